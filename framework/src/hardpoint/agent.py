@@ -1,0 +1,81 @@
+"""What a frontend sees of the agent: a small typed object, and the names things go by."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
+from hardpoint.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where the agent reads and writes on the host."""
+
+    state: Path = Path("/var/lib/hardpoint")
+    """Ledger and locks; mode 0700."""
+    cdi: Path = Path("/var/run/cdi")
+    kubelet: Path = Path("/var/lib/kubelet")
+    """The kubelet's ``--root-dir``: ``plugins``, ``plugins_registry``, ``pod-resources``."""
+    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    """Compiled into the kubelet: it does not follow the root."""
+
+
+class Agent(Protocol):
+    """The agent, as handed to ``serve_frontend``."""
+
+    @property
+    def node(self) -> Node:
+        """The machine; ``node.name`` is the Kubernetes node."""
+
+    @property
+    def paths(self) -> Paths:
+        """Directories of the host."""
+
+    @property
+    def instance(self) -> str:
+        """This process: the pod's UID, or empty outside a pod. Two may overlap in an update."""
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Every domain that a configured driver publishes under."""
+
+    @property
+    def offer(self) -> Offer:
+        """What may be offered now."""
+
+    def offers(self) -> AsyncIterator[Offer]:
+        """Yield the offer now and after each change; a slow reader sees only the latest."""
+
+    async def prepare(
+        self, key: ClaimKey, read: Callable[[], Awaitable[Claim]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Hold a claim's devices and write its CDI file.
+
+        ``read`` fetches the claim, under the claim's lock; it is not called for a claim that is
+        held already. Raises ``HoldError``, or what ``read`` raises.
+        """
+
+    async def unprepare(self, key: ClaimKey) -> None:
+        """End a claim's holds. Success for an unknown claim, without the API server."""
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Every hold in the ledger."""
+
+    def writing(self) -> bool:
+        """Say whether this process is the one of two that writes slices and lists."""
+
+    async def until_writing(self) -> None:
+        """Wait until this process is the one that writes."""
+
+    def on_fault(self, source: str, message: str) -> None:
+        """Put a failure of the frontend's surroundings on the fault board; repeats are counted."""
+
+    def clear_fault(self, source: str) -> None:
+        """Take a failure off the board: it works again."""
+
+    def report(self, event: Event) -> None:
+        """Tell observers, the log and the metrics of something that changed."""

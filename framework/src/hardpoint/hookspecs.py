@@ -1,0 +1,194 @@
+"""The contract: every hook that a driver, a policy or a frontend may implement.
+
+A plugin is a class named by an entry point (``hardpoint.drivers``, ``hardpoint.policies``,
+``hardpoint.frontends``). The framework makes one object of it with ``(node, settings)`` and calls
+the methods marked ``@hookimpl``. A method names only the arguments it wants. ``async def`` runs as
+a task, plain ``def`` in a worker thread; for one plugin, hook and subject (device, claim) there is
+never more than one call under way. A budget ends the waiting, not the work.
+
+A plugin raises ``TryAgain(why)`` or ``Refuse(why, reason=)``; anything else is a fault, caught and
+shown by ``hardpoint doctor``. ``Fault.SKIP`` goes on without the answer, ``Fault.REFUSE`` fails the
+operation.
+
+A driver may carry two pydantic models: ``Settings`` (its section of the settings file) and
+``Parameters`` (``hardpoint.Parameters``: what a claim may ask). Both are validated before the
+plugin sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hardpoint.agent import Agent
+from hardpoint.contract import Dispatch, Fault, hookspec
+from hardpoint.model import (
+    Addition,
+    AttributeInfo,
+    Claim,
+    Delivery,
+    Device,
+    Event,
+    Health,
+    Hold,
+    Offer,
+    Offered,
+    Unread,
+    Verdict,
+    Veto,
+    Withheld,
+)
+
+# -- drivers --------------------------------------------------------------------------------------
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=10.0)
+def publish_devices() -> Iterable[Device | Withheld | Unread]:
+    """Report every device this driver can see on its node, right now.
+
+    Return or yield the whole list each time: a device left out has gone away. Yield ``Withheld``
+    for hardware that is seen and not offered. Raise if the bus cannot be read: the last good list
+    then stands, marked stale. Walk sysfs with ``node.each()``, so that one bad entry costs one
+    entry. Must not change the hardware, and must not need to open a device.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.SUPERVISED, on_fault=Fault.SKIP, budget=None)
+async def watch_devices(hint: Callable[[], None]) -> None:
+    """Call ``hint()`` whenever ``publish_devices`` might answer differently.
+
+    Runs for the life of the agent and is started again when it ends. Only for sources the
+    framework does not watch: kernel uevents wake every driver anyway. ``hint`` may be called from
+    any thread, carries no data, and calls in a burst count as one.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.SKIP, budget=5.0)
+def check_device(device: Device) -> Health:
+    """Say whether a device of this driver works. Late or raising means unknown, never unhealthy."""
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=2.0)
+def describe_attributes() -> Iterable[AttributeInfo]:
+    """List every attribute this driver may publish: the reference, and what validation expects."""
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.REFUSE, budget=5.0)
+def deliver_device(device: Device, parameters: Any) -> Delivery:
+    """Say what a holder of this device receives. Without it: the device's nodes.
+
+    Pure: the same device and parameters give the same delivery. It is asked at prepare, again when
+    nodes are renumbered and after a reboot, and offline. Raise ``TryAgain`` while a node that the
+    holder needs is not there yet.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.REFUSE, budget=40.0)
+def prepare_device(device: Device, claim: Claim, parameters: Any, hold: Hold) -> None:
+    """Change the hardware for a claim: create a partition, load an image.
+
+    Called after the hold is on disk, and again whenever the kubelet repeats a call that did not
+    end: do nothing then that is done already. What ``unprepare_device`` will need is kept with
+    ``hold.remember(...)`` *before* anything is changed.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.REFUSE, budget=40.0)
+def unprepare_device(device: Device | None, hold: Hold) -> None:
+    """Undo ``prepare_device``; also half done, also twice, also for a device that is gone.
+
+    ``device`` is None when it is not on the node any more; ``hold.device`` is what it was. Three
+    failures in a row quarantine the device, so that its pod can end.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.SKIP, budget=300.0)
+def release_device(device: Device, hold: Hold) -> None:
+    """Scrub or reset a device after its claim has ended and the kubelet has its answer.
+
+    Until it succeeds the device is withheld; a failure is retried with back-off.
+    """
+    raise AssertionError
+
+
+# -- policies -------------------------------------------------------------------------------------
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def veto_devices(offer: Offer) -> Iterable[Veto]:
+    """Name devices that must not be offered now, and why.
+
+    Asked whenever the offer may change. While it fails, its last answer stands; a policy that never
+    answered vetoes everything it was asked about.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def admit_claim(
+    claim: Claim, devices: tuple[Offered, ...], holds: tuple[Hold, ...]
+) -> Verdict | None:
+    """Admit or deny a claim before any hold is written. Any denial wins; None is no opinion.
+
+    A claim with admin access is denied unless a policy admits it.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.FOLD, on_fault=Fault.REFUSE, budget=5.0)
+def isolate_delivery(hold: Hold, device: Device, delivery: Delivery) -> Delivery:
+    """Return a narrower delivery. One with anything added is rejected, and the prepare fails."""
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
+def annotate_delivery(hold: Hold, device: Device) -> Addition | None:
+    """Add environment variables and annotations to what a holder receives, nothing else.
+
+    What the driver sets itself is not overwritten.
+    """
+    raise AssertionError
+
+
+# -- frontends and everybody ----------------------------------------------------------------------
+
+
+@hookspec(dispatch=Dispatch.SUPERVISED, on_fault=Fault.SKIP, budget=None)
+async def serve_frontend(agent: Agent, ready: Callable[[], None]) -> None:
+    """Offer devices to Kubernetes for the life of the agent; call ``ready()`` once serving.
+
+    When it ends or raises it is started again with back-off; other frontends are not affected. On
+    cancellation it removes its own sockets and leaves what it published.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
+def observe(event: Event) -> None:
+    """Learn of something that changed, for logs, metrics and Kubernetes Events."""
+    raise AssertionError
+
+
+__all__ = [
+    "admit_claim",
+    "annotate_delivery",
+    "check_device",
+    "deliver_device",
+    "describe_attributes",
+    "isolate_delivery",
+    "observe",
+    "prepare_device",
+    "publish_devices",
+    "release_device",
+    "serve_frontend",
+    "unprepare_device",
+    "veto_devices",
+    "watch_devices",
+]
