@@ -1,8 +1,8 @@
 """The values that drivers, policies and frontends exchange: frozen, and free of I/O.
 
 ``Device`` and ``Withheld`` come from drivers; ``Offer`` goes to frontends; ``Claim`` comes back,
-and ``Hold`` and ``Delivery`` are its answer. Sequences are tuples and mappings are read-only, whatever
-iterable or mapping a plugin passes in.
+and ``Hold`` and ``Delivery`` are its answer. Sequences are tuples and mappings are read-only,
+whatever iterable or mapping a plugin passes in.
 """
 
 from __future__ import annotations
