@@ -1,0 +1,1 @@
+"""Tools for tests of plugins: fake machines, a fake kubelet and API server, contract suites."""
