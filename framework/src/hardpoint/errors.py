@@ -52,6 +52,10 @@ class HookFault(HardpointError):
         self.plugin, self.hook, self.what = plugin, hook, what
 
 
+class HookLate(HookFault):
+    """A call that is not over within its budget. It still runs; whoever asks again joins it."""
+
+
 class BadValue(HardpointError, ValueError):
     """A name, attribute or node that the Kubernetes API or CDI would refuse."""
 

@@ -1,0 +1,64 @@
+"""The fault board: what failed, since when, how often, and what it cost.
+
+A quiet isolation only moves the question to "why did nothing happen?". Every fault is on the board,
+in the log (the first as a warning, repeats as debug with a count) and in ``hardpoint doctor``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+_log = logging.getLogger("hardpoint.faults")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEntry:
+    """One line of the board. Times are seconds since the epoch."""
+
+    source: str
+    """``driver/usb publish_devices``, ``frontend/dra registration`` …"""
+    message: str
+    cost: str
+    first: float
+    last: float
+    count: int = 1
+
+
+class FaultBoard:
+    """Failures that stand, keyed by their source; one that works again is taken off."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clock, self._changed = clock, changed
+        self._entries: dict[str, FaultEntry] = {}
+
+    def record(self, source: str, message: str, cost: str = "") -> None:
+        """Put a fault on the board, or count it again."""
+        now, known = self._clock(), self._entries.get(source)
+        if known is None or known.message != message:
+            _log.warning("fault source=%r cost=%r what=%r", source, cost, message)
+        else:
+            _log.debug("fault again source=%r count=%d", source, known.count + 1)
+        self._entries[source] = (
+            FaultEntry(source, message, cost, now, now)
+            if known is None
+            else replace(known, message=message, cost=cost, last=now, count=known.count + 1)
+        )
+        self._changed()
+
+    def clear(self, source: str) -> None:
+        """Take a source off the board: it works again."""
+        if self._entries.pop(source, None) is not None:
+            _log.info("works again source=%r", source)
+            self._changed()
+
+    @property
+    def entries(self) -> tuple[FaultEntry, ...]:
+        """What stands, oldest first."""
+        return tuple(sorted(self._entries.values(), key=lambda entry: entry.first))

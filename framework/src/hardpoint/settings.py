@@ -1,0 +1,299 @@
+"""Settings: one TOML file and ``HARDPOINT_…`` variables, checked before anything starts.
+
+A variable is the key in capitals with ``__`` between levels: ``HARDPOINT_DOMAIN``,
+``HARDPOINT_PATHS__CDI``, ``HARDPOINT_DRIVER__USB__USBFS``. Variables win over the file. Sections
+``[[nodes]]`` apply to nodes chosen by name pattern or label, since one DaemonSet serves mixed
+nodes; later ones win. Each plugin's own section is checked by its own model: a bad one refuses that
+plugin only.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from hardpoint.agent import Paths
+from hardpoint.attributes import is_subdomain
+from hardpoint.errors import BadSettings
+from hardpoint.model import AttributeValue, Domain
+
+PREFIX = "HARDPOINT_"
+DEFAULT_FILE = Path("/etc/hardpoint/hardpoint.toml")
+DEFAULT_DOMAIN = "hardpoint.dev"
+DRIVER_DOMAINS = {"nvidia_gpu": "gpu.hardpoint.dev"}
+"""Drivers whose DRA name differs by default, as NVIDIA's own does."""
+_M = TypeVar("_M", bound=BaseModel)
+_NOT_SETTINGS = {"HARDPOINT_CONFIG", "HARDPOINT_NODE_LABELS"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _domain(value: str | None) -> str | None:
+    if value is not None and not (is_subdomain(value) and len(value) <= 63 and value[0].isalpha()):
+        raise ValueError(
+            "want a lower-case DNS subdomain of at most 63 characters that starts with a letter "
+            "(ResourceSlice spec.driver and CDI vendor names)"
+        )
+    return value
+
+
+class Names(_Section):
+    """What devices are published under; ``domain`` sets all that is not set alone."""
+
+    domain: str | None = None
+    dra_driver: str | None = None
+    resource_prefix: str | None = None
+    cdi_vendor: str | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _valid(cls, value: str | None) -> str | None:
+        return _domain(value)
+
+
+class PathSettings(_Section):
+    """Directories of the host."""
+
+    state: Path = Paths().state
+    cdi: Path = Paths().cdi
+    kubelet: Path = Paths().kubelet
+    device_plugins: Path = Paths().device_plugins
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    proc: Path = Path("/proc")
+    run: Path = Path("/run")
+
+
+class Rule(_Section):
+    """An admin's rule, the last word on a device: the first that matches decides.
+
+    ``where`` maps ``name``, ``kind``, ``driver`` or an attribute to a value; text may be a pattern
+    (``usb-1-*``), and every entry must match.
+    """
+
+    action: Literal["allow", "deny", "relabel"]
+    where: Mapping[str, str | int | bool] = Field(min_length=1)
+    reason: str = ""
+    name: str | None = None
+    """With ``relabel``: a new device name."""
+    attributes: Mapping[str, str | int | bool] = Field(default_factory=dict)
+    """With ``relabel``: attributes to set; an empty text removes one."""
+
+    def matches(self, facts: Mapping[str, AttributeValue]) -> bool:
+        """Say whether a device with these facts is meant."""
+        return all(_matches(facts.get(key), wanted) for key, wanted in self.where.items())
+
+
+def _matches(found: AttributeValue | None, wanted: str | int | bool) -> bool:
+    if found is None:
+        return wanted is False
+    if isinstance(wanted, str):
+        return fnmatch.fnmatchcase(str(found), wanted)
+    return type(found) is type(wanted) and found == wanted
+
+
+class LogSettings(_Section):
+    """How the agent logs, on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class KubeSettings(_Section):
+    """How the API server is reached; in a pod nothing needs to be set."""
+
+    url: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    kubeconfig: Path | None = None
+
+
+class NodeSection(_Section):
+    """Settings for the nodes whose name matches ``name`` and that carry every one of ``labels``."""
+
+    name: str = "*"
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    settings: Mapping[str, Any]
+
+    def applies(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Say whether it is for a node."""
+        carried = all(labels.get(key) == value for key, value in self.labels.items())
+        return carried and fnmatch.fnmatchcase(node, self.name)
+
+
+class AgentSettings(_Section):
+    """The whole settings file."""
+
+    domain: str = DEFAULT_DOMAIN
+    dra_driver: str | None = None
+    resource_prefix: str | None = None
+    cdi_vendor: str | None = None
+    node_name: str = ""
+    """The Kubernetes node; empty takes NODE_NAME, or the host's name."""
+    drivers: tuple[str, ...] | None = None
+    """Which drivers run; all that are installed if unset."""
+    frontends: tuple[str, ...] | None = None
+    """Which frontends run; ``dra`` if it is installed, else all, if unset."""
+    policies: tuple[str, ...] = ()
+    """Which policies run. While one of these does not, nothing is offered."""
+    paths: PathSettings = PathSettings()
+    names: Mapping[str, Names] = Field(default_factory=dict)
+    """Names per driver: ``[names.nvidia_gpu] domain = "gpu.example.com"``."""
+    driver: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    frontend: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    policy: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    nodes: tuple[NodeSection, ...] = ()
+    log: LogSettings = LogSettings()
+    kube: KubeSettings = KubeSettings()
+
+    @field_validator("domain", "dra_driver", "resource_prefix", "cdi_vendor")
+    @classmethod
+    def _valid(cls, value: str | None) -> str | None:
+        return _domain(value)
+
+    def domain_of(self, driver: str) -> Domain:
+        """Return the names that a driver's devices are published under."""
+        own = self.names.get(driver, Names())
+        base = own.domain or self.domain
+        default = DRIVER_DOMAINS.get(driver) if base == DEFAULT_DOMAIN else None
+        shared = own.domain is None
+        return Domain(
+            own.dra_driver or (shared and self.dra_driver) or default or base,
+            own.resource_prefix or (shared and self.resource_prefix) or base,
+            own.cdi_vendor or (shared and self.cdi_vendor) or base,
+        )
+
+    def agent_paths(self) -> Paths:
+        """Return the directories as the agent hands them to frontends."""
+        paths = self.paths
+        return Paths(
+            state=paths.state,
+            cdi=paths.cdi,
+            kubelet=paths.kubelet,
+            device_plugins=paths.device_plugins,
+        )
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    node: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> AgentSettings:
+    """Read the settings for a node. Raises ``BadSettings``, saying where and what would do.
+
+    Without ``file``, HARDPOINT_CONFIG or /etc/hardpoint/hardpoint.toml is read where it exists.
+    """
+    environment = os.environ if environment is None else environment
+    path, raw = _read(file, environment)
+    node = node or environment.get("HARDPOINT_NODE_NAME") or environment.get("NODE_NAME", "")
+    for section in _sections(raw.get("nodes", ()), path):
+        if section.applies(node, labels or {}):
+            raw = _merged(raw, section.settings)
+    raw = _merged(raw, _from_environment(environment))
+    if not raw.get("node_name") and node:
+        raw["node_name"] = node
+    return _validated(AgentSettings, raw, path)
+
+
+def needs_labels(file: Path | None = None, environment: Mapping[str, str] | None = None) -> bool:
+    """Say whether the settings choose by the node's labels, which the API server knows."""
+    path, raw = _read(file, os.environ if environment is None else environment)
+    return any(section.labels for section in _sections(raw.get("nodes", ()), path))
+
+
+def _read(file: Path | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    named = file or (Path(p) if (p := environment.get("HARDPOINT_CONFIG")) else None)
+    path = named or DEFAULT_FILE
+    try:
+        return str(path), tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if named is None:
+            return "settings", {}
+        raise BadSettings(str(path), "no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(str(path), f"cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadSettings(str(path), f"is not TOML: {error}") from error
+
+
+def _sections(raw: Any, path: str) -> Iterable[NodeSection]:
+    if not isinstance(raw, list | tuple):
+        raise BadSettings(f"{path}: nodes", "is not a list", "write [[nodes]]")
+@@
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    raw: dict[str, Any] = {}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS:
+            continue
+        *above, last = variable.removeprefix(PREFIX).lower().split("__")
+        table = raw
+        for key in above:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise BadSettings(variable, f"{key} is set as a value too")
+        table[last] = _parsed(last, value, top=not above)
+    return raw
+
+
+def _parsed(key: str, value: str, *, top: bool) -> Any:
+    """Understand a variable: JSON for tables and lists, words between commas, or plain text."""
+    if value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    if top and key in ("drivers", "frontends", "policies"):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    return {"true": True, "false": False}.get(value, value)
+
+
+def _validated(model: type[_M], raw: Any, where: str) -> _M:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        path = ".".join(str(step) for step in first["loc"]) or model.__name__
+        want = ""
+        if first["type"] == "extra_forbidden":
+            want = f"the keys are {', '.join(sorted(_keys_at(model, first['loc'])))}"
+        raise BadSettings(f"{where}: {path}", _said(first), want) from error
+
+
+def _said(problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "unknown key"
+    return f"{problem['msg'].removeprefix('Value error, ')} (found {problem['input']!r:.60})"
+
+
+def _keys_at(model: type[BaseModel], location: tuple[Any, ...]) -> Iterable[str]:
+    fields: Mapping[str, Any] = model.model_fields
+    for step in location[:-1]:
+        inner = getattr(fields.get(step), "annotation", None)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            fields = inner.model_fields
+        elif isinstance(step, str) and step in ("rules", "names"):
+            fields = {"rules": Rule, "names": Names}[step].model_fields
+    return fields
