@@ -231,7 +231,8 @@ def _read(file: Path | None, environment: Mapping[str, str]) -> tuple[str, dict[
 def _sections(raw: Any, path: str) -> Iterable[NodeSection]:
     if not isinstance(raw, list | tuple):
         raise BadSettings(f"{path}: nodes", "is not a list", "write [[nodes]]")
-@@
+    where = f"{path}: nodes"
+    return tuple(_validated(NodeSection, one, f"{where}[{i}]") for i, one in enumerate(raw))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Relay:
         self, key: tuple[str, str, str], implementation: HookImpl, bound: dict[str, Any]
     ) -> Any:
         plugin, hook, _ = key
-        function = partial(implementation.function, **bound)
+        function: Callable[[], Any] = partial(implementation.function, **bound)
         publishes = hook == hookspecs.publish_devices.__name__
         if _is_async(implementation.function):
             return await (listing_async(function) if publishes else _awaited(function))
