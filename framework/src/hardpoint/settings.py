@@ -15,7 +15,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -76,8 +76,8 @@ class PathSettings(_Section):
 class Rule(_Section):
     """An admin's rule, the last word on a device: the first that matches decides.
 
-    ``where`` maps ``name``, ``kind``, ``driver`` or an attribute to a value; text may be a pattern
-    (``usb-1-*``), and every entry must match.
+    ``where`` maps ``device`` (its name), ``kind``, ``plugin`` (the driver that publishes it) or an
+    attribute to a value; text may be a pattern (``usb-1-*``), and every entry must match.
     """
 
     action: Literal["allow", "deny", "relabel"]
@@ -294,7 +294,7 @@ def _keys_at(model: type[BaseModel], location: tuple[Any, ...]) -> Iterable[str]
     for step in location[:-1]:
         inner = getattr(fields.get(step), "annotation", None)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            fields = inner.model_fields
+            fields = cast("type[BaseModel]", inner).model_fields
         elif isinstance(step, str) and step in ("rules", "names"):
             fields = {"rules": Rule, "names": Names}[step].model_fields
     return fields

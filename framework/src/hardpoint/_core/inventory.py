@@ -1,0 +1,321 @@
+"""What the drivers list, kept through failures, and the offer that is made of it.
+
+A walk that failed is not an empty walk: the last good list stands, marked stale. Everything here
+is pure: listings and facts go in, an ``Offer`` comes out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from hardpoint.attributes import publishable
+from hardpoint.errors import BadValue
+from hardpoint.model import (
+    AttributeValue,
+    Condition,
+    Device,
+    DeviceNode,
+    Domain,
+    Health,
+    Hold,
+    HoldState,
+    Listed,
+    NodeType,
+    Offer,
+    Offered,
+    Part,
+    Taint,
+    Unread,
+    Withheld,
+)
+from hardpoint.settings import Rule
+
+STALE_AFTER = 60.0
+"""Seconds after which a device that could not be read again takes no new claim."""
+
+STALE = Taint("stale")
+ABSENT = Taint("absent")
+UNHEALTHY = Taint("unhealthy")
+RIVAL = Taint("in-use")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one driver said last. ``stale`` maps a device's name to when it was last not read."""
+
+    driver: str
+    devices: tuple[Device, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    stale: Mapping[str, float] = field(default_factory=dict)
+    answered: bool = False
+    """False while the driver has not answered since the agent started."""
+
+    def after(self, listed: Iterable[Listed], now: float) -> Listing:
+        """Return the listing after a walk: unread entries keep what was last read from them."""
+        devices, withheld, unread = [], [], list[Unread]()
+        for item in listed:
+            if isinstance(item, Device):
+                devices.append(replace(item, driver=self.driver))
+            elif isinstance(item, Withheld):
+                withheld.append(replace(item, driver=self.driver))
+            else:
+                unread.append(item)
+        lost = {item.entry for item in unread}
+        kept = [d for d in self.devices if d.entry in lost]
+        seen = {d.entry for d in kept}
+        withheld += [_not_read(item, self.driver) for item in unread if item.entry not in seen]
+        stale = {d.name: self.stale.get(d.name, now) for d in kept}
+        return Listing(self.driver, (*devices, *kept), tuple(withheld), stale, answered=True)
+
+    def failed(self, now: float) -> Listing:
+        """Return the listing after a walk that failed: all of it stands, marked stale."""
+        stale = {d.name: self.stale.get(d.name, now) for d in self.devices}
+        return replace(self, stale=stale, answered=True)
+
+
+def _not_read(item: Unread, driver: str) -> Withheld:
+    return Withheld(
+        item.entry,
+        "unread",
+        f"could not be read ({item.reason}); it is tried again with every event and on a timer",
+        driver,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything beside the listings that decides what may be offered."""
+
+    domain_of: Callable[[str], Domain]
+    node_reason: Callable[[DeviceNode], str | None] = lambda node: None
+    """Why the node itself keeps a device node, or None."""
+    rules: tuple[Rule, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    """Device name to reason: withheld whoever asks."""
+    health: Mapping[str, Health] = field(default_factory=dict)
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An offer in the making, and what had to be mended in what the drivers said."""
+
+    devices: tuple[Offered, ...]
+    withheld: tuple[Withheld, ...]
+    problems: tuple[tuple[str, str, BadValue], ...]
+    """Driver, device and what was wrong."""
+
+
+def build(listings: Iterable[Listing], facts: Facts) -> Built:
+    """Make the offer, before policies are asked."""
+    withheld: list[Withheld] = []
+    problems: list[tuple[str, str, BadValue]] = []
+    seen: dict[tuple[str, str], str] = {}
+    offered: list[Offered] = []
+    listed = sorted(listings, key=lambda one: one.driver)
+    for listing in listed:
+        withheld.extend(listing.withheld)
+        domain = facts.domain_of(listing.driver)
+        for device in listing.devices:
+            answer = _judge(device, domain, facts, problems)
+            if isinstance(answer, Withheld):
+                withheld.append(answer)
+                continue
+            key = (domain.dra_driver, answer.name)
+            if key in seen:
+                withheld.append(_second(answer, seen[key]))
+                continue
+            seen[key] = listing.driver
+            offered.append(_as_offered(answer, domain, listing.stale.get(device.name), facts))
+    kept_back = {w.subject for w in withheld}
+    offered.extend(_held_but_absent(facts, seen, kept_back))
+    return Built(
+        tuple(sorted(_rivals(offered), key=lambda o: o.name)), tuple(withheld), tuple(problems)
+    )
+
+
+def _judge(
+    device: Device, domain: Domain, facts: Facts, problems: list[tuple[str, str, BadValue]]
+) -> Device | Withheld:
+    """Return the device as it may be offered, or why not. The admin's rules come last."""
+    try:
+        fit, mended = publishable(device, domain.dra_driver)
+    except BadValue as bad:
+        return Withheld(device.name or "?", "bad-device", str(bad), device.driver)
+    problems += [(device.driver, fit.name, problem) for problem in mended]
+    kept, reasons = _without_held_nodes(fit, facts.node_reason)
+    if fit.nodes and not kept:
+        return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
+    if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
+        return Withheld(fit.name, "disk-in-use", reasons[0], device.driver)
+    fit = replace(fit, nodes=kept)
+    return _ruled(fit, facts)
+
+
+def _without_held_nodes(
+    device: Device, reason_of: Callable[[DeviceNode], str | None]
+) -> tuple[tuple[DeviceNode, ...], list[str]]:
+    kept, reasons = [], []
+    for node in device.nodes:
+        reason = reason_of(node)
+        if reason is None:
+            kept.append(node)
+        else:
+            reasons.append(reason)
+    return tuple(kept), reasons
+
+
+def facts_of(device: Device) -> dict[str, AttributeValue]:
+    """Return what a rule may ask of a device: its attributes, name, kind and plugin."""
+    own = {"device": device.name, "kind": device.kind, "plugin": device.driver}
+    return {**device.attributes, **own}
+
+
+def _ruled(device: Device, facts: Facts) -> Device | Withheld:
+    asked = facts_of(device)
+    for rule in facts.rules:
+        if not rule.matches(asked):
+            continue
+        if rule.action == "deny":
+            why = rule.reason or "the settings deny it"
+            return Withheld(device.name, "denied", why, device.driver)
+        if rule.action == "relabel":
+            return _block_rule(_relabelled(device, rule), allowed=False, facts=facts)
+        return _block_rule(device, allowed=True, facts=facts)
+    return _block_rule(device, allowed=False, facts=facts)
+
+
+def _relabelled(device: Device, rule: Rule) -> Device:
+    merged = {**device.attributes, **rule.attributes}
+    attributes = {name: value for name, value in merged.items() if value != ""}
+    return replace(device, name=rule.name or device.name, attributes=attributes)
+
+
+def _block_rule(device: Device, *, allowed: bool, facts: Facts) -> Device | Withheld:
+    if device.name in facts.quarantined:
+        why = facts.quarantined[device.name]
+        return Withheld(device.name, "quarantined", why, device.driver)
+    if allowed or all(node.type is not NodeType.BLOCK for node in device.nodes):
+        return device
+    return Withheld(
+        device.name,
+        "block-device",
+        "block devices are offered only where the settings say so, since a disk of a storage "
+        'system looks unused: add [[rules]] action = "allow" that matches it',
+        device.driver,
+    )
+
+
+def _second(device: Device, first: str) -> Withheld:
+    return Withheld(
+        device.name,
+        "same-name",
+        f"driver {first} publishes a device of this name in the same domain",
+        device.driver,
+    )
+
+
+def _as_offered(device: Device, domain: Domain, stale: float | None, facts: Facts) -> Offered:
+    health = facts.health.get(device.name, Health(Condition.HEALTHY))
+    taints = list(device.taints)
+    old = stale is not None and facts.now - stale >= STALE_AFTER
+    if old:
+        taints.append(STALE)
+    if health.condition is Condition.UNHEALTHY:
+        taints.append(UNHEALTHY)
+    return Offered(
+        device=device,
+        domain=domain,
+        health=health,
+        taints=tuple(dict.fromkeys(taints)),
+        held=any(_holds(hold, device, domain) for hold in facts.holds),
+        claimable=not old and health.condition is not Condition.UNHEALTHY,
+    )
+
+
+def _holds(hold: Hold, device: Device, domain: Domain) -> bool:
+    return hold.device.name == device.name and hold.claim.dra_driver == domain.dra_driver
+
+
+def _held_but_absent(
+    facts: Facts, seen: Mapping[tuple[str, str], str], kept_back: set[str]
+) -> Iterator[Offered]:
+    """Keep a device that somebody holds, tainted, when no driver lists it any more."""
+    shown: set[tuple[str, str]] = set()
+    for hold in facts.holds:
+        key = (hold.claim.dra_driver, hold.device.name)
+        if key in seen or key in shown or hold.device.name in kept_back:
+            continue
+        if hold.state is HoldState.QUARANTINED or hold.device.name in facts.quarantined:
+            continue
+        shown.add(key)
+        yield Offered(
+            device=hold.device,
+            domain=facts.domain_of(hold.device.driver),
+            health=Health(Condition.UNHEALTHY, "the device is not there any more"),
+            taints=(*hold.device.taints, ABSENT),
+            held=True,
+            claimable=False,
+        )
+
+
+def _rivals(offered: list[Offered]) -> list[Offered]:
+    """Taint what cannot be had while somebody holds another device with the same part."""
+    takers: dict[str, list[tuple[int, Part]]] = defaultdict(list)
+    for index, one in enumerate(offered):
+        if one.held:
+            for part in one.device.all_parts:
+                takers[part.name].append((index, part))
+    answer = list(offered)
+    for index, one in enumerate(offered):
+        if one.held or RIVAL in one.taints:
+            continue
+        taken = any(
+            part.contends(other)
+            for part in one.device.all_parts
+            for _, other in takers.get(part.name, ())
+        )
+        if taken:
+            answer[index] = replace(one, taints=(*one.taints, RIVAL))
+    return answer
+
+
+def vetoed(built: Built, reasons: Mapping[str, str]) -> Built:
+    """Withhold what policies veto; reasons by device name."""
+    withheld = [
+        Withheld(o.name, "vetoed", reasons[o.name], o.device.driver)
+        for o in built.devices
+        if o.name in reasons
+    ]
+    devices = tuple(o for o in built.devices if o.name not in reasons)
+    return replace(built, devices=devices, withheld=(*built.withheld, *withheld))
+
+
+def as_offer(built: Built, last: Offer, *, complete: bool) -> Offer:
+    """Return the next offer; the last one itself when nothing changed."""
+    new = Offer(
+        generation=last.generation,
+        devices=built.devices,
+        withheld=built.withheld,
+        complete=complete,
+    )
+    return last if new == last else replace(new, generation=last.generation + 1)
+
+
+def difference(old: Offer, new: Offer) -> Iterator[tuple[str, str]]:
+    """Yield what happened to each device: ``added``, ``removed`` or ``changed``, and its name."""
+    before = {(o.domain.dra_driver, o.name): o for o in old.devices}
+    after = {(o.domain.dra_driver, o.name): o for o in new.devices}
+    for key in sorted(before.keys() | after.keys()):
+        if key not in before:
+            yield "added", key[1]
+        elif key not in after:
+            yield "removed", key[1]
+        elif before[key] != after[key]:
+            yield "changed", key[1]
+
+
+__all__ = ["Built", "Facts", "Listing", "as_offer", "build", "difference", "vetoed"]
