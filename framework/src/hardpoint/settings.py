@@ -15,7 +15,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -289,12 +289,15 @@ def _said(problem: Any) -> str:
     return f"{problem['msg'].removeprefix('Value error, ')} (found {problem['input']!r:.60})"
 
 
+_TABLES: Mapping[str, type[BaseModel]] = {"rules": Rule, "names": Names}
+
+
 def _keys_at(model: type[BaseModel], location: tuple[Any, ...]) -> Iterable[str]:
     fields: Mapping[str, Any] = model.model_fields
     for step in location[:-1]:
         inner = getattr(fields.get(step), "annotation", None)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            fields = cast("type[BaseModel]", inner).model_fields
-        elif isinstance(step, str) and step in ("rules", "names"):
-            fields = {"rules": Rule, "names": Names}[step].model_fields
+            fields = inner.model_fields
+        elif step in _TABLES:
+            fields = _TABLES[step].model_fields
     return fields

@@ -36,6 +36,7 @@ class Scanner:
         self.listings: dict[str, Listing] = {}
         self._wakes: dict[str, anyio.Event] = {}
         self._soon: dict[str, Iterator[float]] = {}
+        self._late: set[str] = set()
         self.scans = 0
         self.missed_events = 0
         """Backstop scans that found something no event had announced."""
@@ -104,6 +105,7 @@ class Scanner:
         try:
             listed = await self._relay.plugin(HOOK, f"driver/{driver}")
         except HookLate:
+            self._late.add(driver)
             self._keep(old.failed(self._clock()))
             return 0.0  # joins the call that still runs
         except HardpointError as error:
@@ -115,6 +117,9 @@ class Scanner:
         if new.stale or any(w.rule == "unread" for w in new.withheld):
             return next(self._soon[driver])
         self._soon[driver] = backoff(first=1.0, last=30.0)
+        if driver in self._late:  # what it answered now, it began to read long ago
+            self._late.discard(driver)
+            return 0.0
         return None
 
     def _keep(self, listing: Listing) -> None:

@@ -1,0 +1,54 @@
+# What a developer and CI run. `make run` and `make test` do all the set-up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyproject.toml frontends/*/pyproject.toml))
+STAMP := $(VENV)/.set-up
+MACHINE ?=
+
+.PHONY: help setup run test lint types layers check wheels stranger bench golden clean
+
+help: ## these targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: $(STAMP) ## the development environment, in .venv
+
+$(STAMP): requirements-dev.txt $(addsuffix /pyproject.toml,$(MEMBERS))
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ./,$(MEMBERS))
+	@touch $@
+
+run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back
+	@$(BIN)/python -m hardpoint.cli demo $(if $(MACHINE),--sysfs $(MACHINE))
+
+test: setup ## every test that needs no root, hardware or cluster
+	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"
+
+lint: setup ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy, strict
+	$(BIN)/mypy $(foreach member,$(MEMBERS),$(member)/src) tests
+
+layers: setup ## who may import whom
+	$(BIN)/lint-imports --no-cache
+
+check: lint types layers test ## all of the above
+
+wheels: setup ## build every distribution into dist/
+	rm -rf dist
+	for member in $(MEMBERS); do $(BIN)/python -m build --quiet --no-isolation --wheel --outdir dist $$member || exit 1; done
+
+stranger: wheels ## install one driver's wheel in a fresh environment and run its contract
+	$(BIN)/python tests/repo/stranger.py dist
+
+bench: setup ## timings and memory, with the bounds of the design
+	$(BIN)/python -m tests.bench
+
+golden: setup ## write again what `hardpoint devices` answers for each recorded machine; review by hand
+	$(BIN)/python tests/golden/write.py
+
+clean: ## remove what is built
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
