@@ -167,6 +167,45 @@ class LedgerUnwritable(LedgerError):
         self.path, self.what = path, what
 
 
+# -- the kubelet ----------------------------------------------------------------------------------
+
+
+class SocketError(HardpointError):
+    """A unix socket that cannot be served or dialled as asked."""
+
+
+class SocketPathTooLong(SocketError):
+    """Longer than Linux can address, less one byte that gRPC wants for itself."""
+
+    def __init__(self, path: str, length: int, limit: int) -> None:
+        super().__init__(
+            f"socket path {path} has {length} bytes, the most is {limit}: "
+            "use a shorter driver name or kubelet root"
+        )
+        self.path, self.length, self.limit = path, length, limit
+
+
+class SocketInUse(SocketError):
+    """Another process serves a socket of this name; taking it would cut that process off."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"another process serves {path}: two agents on one node need different instance "
+            "names (the pod's UID)"
+        )
+        self.path = path
+
+
+class CallFailed(HardpointError):
+    """A gRPC call over a unix socket that failed. ``code`` is gRPC's word: ``UNAVAILABLE`` …"""
+
+    def __init__(self, path: str, method: str, code: str, details: str = "") -> None:
+        super().__init__(
+            f"{method} at {path} failed with {code}" + (f": {details}" * bool(details))
+        )
+        self.path, self.method, self.code, self.details = path, method, code, details
+
+
 # -- the API server -------------------------------------------------------------------------------
 
 
