@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -36,8 +37,14 @@ from hardpoint.model import (
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _BUSES = ("pci", "usb")
+_PAGE = 4096
+"""Bytes asked for at once: an attribute has at most so many (fs/sysfs/file.c), and a larger buffer
+costs more than the read."""
 _LONGEST = 1 << 20
-"""Bytes read of one file: sysfs attributes have at most a page, procfs tables may be longer."""
+"""Bytes read of one file: tables of procfs are longer than a page."""
+
+_NO_DEVICES = {"power"}
+"""Attribute groups, which every device has and below which no device is (drivers/base/power)."""
 
 PRUNED = frozenset({"pci", "usb", "bluetooth"})
 """Subsystems that end a walk below a device: each of their devices is judged by itself."""
@@ -130,6 +137,11 @@ class Node:
     def usb(self, address: str) -> Entry:
         """Return the USB device ``1-2`` or interface ``1-2:1.0``."""
         return self.entry(f"bus/usb/devices/{address}")
+
+    @cached_property
+    def devices(self) -> str:
+        """The real path of sysfs's tree of devices."""
+        return os.path.realpath(self.sys / "devices")
 
     # -- the rest of the machine ------------------------------------------------------------------
 
@@ -292,13 +304,16 @@ class Entry:
     def children(self) -> Iterator[Entry]:
         """Yield the real directories in it (no links), in order of name."""
         with os.scandir(self.path) as scan:
-            names = sorted(e.name for e in scan if e.is_dir(follow_symlinks=False))
-        for name in names:
-            yield Entry(self.node, f"{self.path}/{name}")
+            found = [(e.name, e.is_dir(follow_symlinks=False)) for e in scan]
+        self._names = frozenset(name for name, _ in found)  # one listing serves both
+        for name in sorted(name for name, is_directory in found if is_directory):
+            child = Entry(self.node, f"{self.path}/{name}")
+            child._path = child.link_path  # real, since its parent's is
+            yield child
 
     def ancestors(self) -> Iterator[Entry]:
         """Yield the directories above it, nearest first, as far as sysfs's ``devices``."""
-        root = os.path.realpath(self.node.sys / "devices")
+        root = self.node.devices
         above = os.path.dirname(self.path)
         while above.startswith(root + "/"):
             yield Entry(self.node, above)
@@ -369,13 +384,13 @@ class Entry:
 
         A directory that vanishes while it is walked is not an error.
         """
-        yield self
         try:
             children = list(self.children())
         except FileNotFoundError:
             return
+        yield self
         for child in children:
-            if child.subsystem not in prune:
+            if child.name not in _NO_DEVICES and child.subsystem not in prune:
                 yield from child.below(prune)
 
     def nodes(self, prune: frozenset[str] = PRUNED) -> tuple[DeviceNode, ...]:
@@ -384,7 +399,7 @@ class Entry:
 
     def topology(self) -> Topology:
         """Where it sits: the nearest NUMA node that the machine really has, and the PCIe root."""
-        above = os.path.relpath(self.path, os.path.realpath(self.node.sys / "devices")).split("/")
+        above = os.path.relpath(self.path, self.node.devices).split("/")
         return Topology(self._numa_node(), above[0] if above[0].startswith("pci") else None)
 
     def _numa_node(self) -> int | None:
@@ -453,7 +468,11 @@ def _read_raw(path: str) -> str:
             return ""
         raise
     try:
-        return os.read(descriptor, _LONGEST).decode("utf-8", "replace")
+        raw = more = os.read(descriptor, _PAGE)
+        while more and len(raw) < _LONGEST:  # procfs answers a page at a time, whatever is asked
+            more = os.read(descriptor, _PAGE)
+            raw += more
+        return raw.decode("utf-8", "replace")
     finally:
         os.close(descriptor)
 
