@@ -123,8 +123,9 @@ class Node:
         except FileNotFoundError:
             os.listdir(self.sys)  # raises where sysfs is not there at all: not an empty machine
             return
+        real = os.path.realpath(base)
         for name in names:
-            yield Entry(self, os.path.join(base, name))
+            yield Entry(self, f"{base}/{name}", _target(real, name))
 
     def entry(self, path: str) -> Entry:
         """Return the entry at a sysfs path, which need not exist."""
@@ -186,9 +187,9 @@ class Entry:
 
     __slots__ = ("_names", "_path", "link_path", "node")
 
-    def __init__(self, node: Node, path: str) -> None:
+    def __init__(self, node: Node, path: str, real: str | None = None) -> None:
         self.node, self.link_path = node, path
-        self._path: str | None = None
+        self._path = real
         self._names: frozenset[str] | None = None
 
     # -- where it is ------------------------------------------------------------------------------
@@ -304,19 +305,16 @@ class Entry:
     def children(self) -> Iterator[Entry]:
         """Yield the real directories in it (no links), in order of name."""
         with os.scandir(self.path) as scan:
-            found = [(e.name, e.is_dir(follow_symlinks=False)) for e in scan]
-        self._names = frozenset(name for name, _ in found)  # one listing serves both
-        for name in sorted(name for name, is_directory in found if is_directory):
-            child = Entry(self.node, f"{self.path}/{name}")
-            child._path = child.link_path  # real, since its parent's is
-            yield child
+            names = sorted(e.name for e in scan if e.is_dir(follow_symlinks=False))
+        for name in names:
+            yield Entry(self.node, f"{self.path}/{name}", f"{self.path}/{name}")
 
     def ancestors(self) -> Iterator[Entry]:
         """Yield the directories above it, nearest first, as far as sysfs's ``devices``."""
         root = self.node.devices
         above = os.path.dirname(self.path)
         while above.startswith(root + "/"):
-            yield Entry(self.node, above)
+            yield Entry(self.node, above, above)
             above = os.path.dirname(above)
 
     def _on_bus(self, bus: str) -> Entry:
@@ -379,19 +377,24 @@ class Entry:
             gid=info.gid if info and info.gid else None,
         )
 
-    def below(self, prune: frozenset[str] = PRUNED) -> Iterator[Entry]:
+    def below(self, prune: frozenset[str] = PRUNED, *, prune_here: bool = False) -> Iterator[Entry]:
         """Yield it and every directory below it, depth first, without what belongs elsewhere.
 
         A directory that vanishes while it is walked is not an error.
         """
         try:
-            children = list(self.children())
+            with os.scandir(self.path) as scan:
+                found = [(e.name, e.is_dir(follow_symlinks=False)) for e in scan]
         except FileNotFoundError:
             return
+        self._names = frozenset(name for name, _ in found)
+        if prune_here and "subsystem" in self._names and self.subsystem in prune:
+            return
         yield self
-        for child in children:
-            if child.name not in _NO_DEVICES and child.subsystem not in prune:
-                yield from child.below(prune)
+        for name in sorted(name for name, is_directory in found if is_directory):
+            if name not in _NO_DEVICES:
+                path = f"{self.path}/{name}"
+                yield from Entry(self.node, path, path).below(prune, prune_here=True)
 
     def nodes(self, prune: frozenset[str] = PRUNED) -> tuple[DeviceNode, ...]:
         """Return the nodes of /dev that it and what is below it stand for, in the walk's order."""
@@ -414,6 +417,14 @@ class Entry:
         return self.key
 
     __repr__ = __str__
+
+
+def _target(directory: str, name: str) -> str:
+    """Return where a link of a bus or class leads: one step, into the tree of real directories."""
+    try:
+        return os.path.normpath(os.path.join(directory, os.readlink(f"{directory}/{name}")))
+    except OSError:
+        return f"{directory}/{name}"
 
 
 def _visit(entries: Iterator[Entry], walk: Walk) -> Iterator[Entry]:
