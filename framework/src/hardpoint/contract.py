@@ -58,7 +58,7 @@ def hookspec(*, dispatch: Dispatch, on_fault: Fault, budget: float | None) -> Ca
     """Declare a hook of the contract."""
 
     def mark(function: _F) -> _F:
-        function.__dict__["hardpoint_spec"] = Spec(dispatch, on_fault, budget)
+        function.__dict__["dispatched_as"] = Spec(dispatch, on_fault, budget)
         return _mark_spec(function)
 
     return mark
@@ -66,7 +66,7 @@ def hookspec(*, dispatch: Dispatch, on_fault: Fault, budget: float | None) -> Ca
 
 def spec_of(function: Callable[..., Any]) -> Spec:
     """Return the ``Spec`` that ``hookspec`` put on a function of ``hardpoint.hookspecs``."""
-    return cast("Spec", function.__dict__["hardpoint_spec"])
+    return cast("Spec", function.__dict__["dispatched_as"])
 
 
 def hookimpl(function: _F) -> _F:

@@ -197,7 +197,7 @@ def _load(plugins: list[Plugin]) -> None:
         names=list(by_name),
         name_order=True,
         on_load_failure_callback=failed,
-        warn_on_missing_entrypoint=False,
+        on_missing_entrypoints_callback=lambda missing: None,
     )
     for extension in manager:
         by_name[extension.name].loaded = extension.plugin
@@ -241,6 +241,11 @@ def check_hooks(plugin: Plugin) -> None:
             raise PluginRefused(plugin.id, f"{hook} is no hook of this hardpoint{hint}")
         if options.get("wrapper") or options.get("hookwrapper"):
             raise PluginRefused(plugin.id, f"{hook} is a wrapper; plugins do not wrap each other")
+        offered = list(inspect.signature(getattr(hookspecs, hook)).parameters)
+        for argument in inspect.signature(method).parameters:
+            if argument not in offered:
+                has = ", ".join(offered) or "no arguments"
+                raise PluginRefused(plugin.id, f"{hook} has no argument {argument}; it has {has}")
 
 
 def _first_line(error: BaseException) -> str:
