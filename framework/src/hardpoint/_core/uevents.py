@@ -45,14 +45,14 @@ def matters(event: Uevent) -> bool:
     Bluetooth and sound devices that hang from no bus.
     """
     path = event.device_path
-    if not path.startswith("/devices/"):
+    if not path.startswith("/devices/") or path == "/devices/virtual":
         return False
     if event.action == "change" and event.subsystem not in _CHANGE_MATTERS:
         return False
     if event.action not in _STRUCTURAL and event.action != "change":
         return False
     if path.startswith("/devices/virtual/"):
-        kind = path.split("/")[3]
+        kind = path.removeprefix("/devices/virtual/").partition("/")[0]
         return kind in {"misc", "bluetooth", "sound", "input", "drm", "video4linux"}
     return event.subsystem not in {"queues", "cpu", "memory", "workqueue", "bdi"}
 

@@ -1,0 +1,198 @@
+"""When drivers are asked, and what their answers do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hardpoint import Device, Unread, hookimpl
+from hardpoint._core import scanner as scanner_module
+from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.inventory import Listing
+from hardpoint._core.relay import Relay
+from hardpoint._core.scanner import Scanner
+from hardpoint._core.uevents import Wake, matters
+from hardpoint.node import Node
+
+
+class _Driver:
+    def __init__(self, node: Any, settings: Any) -> None: ...
+
+
+class _Watched:
+    """Lets a test wait until a driver's listing is what it should be."""
+
+    def __init__(self) -> None:
+        self.scanner: Scanner
+        self._changed = anyio.Event()
+
+    def __call__(self, driver: str) -> None:
+        self._changed.set()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        with anyio.fail_after(10):
+            while not true():
+                self._changed = anyio.Event()
+                await self._changed.wait()
+
+
+async def _scanner(stack: AsyncExitStack, **drivers: type) -> tuple[Scanner, _Watched]:
+    plugins = Plugins()
+    for name, made in drivers.items():
+        plugin = Plugin("driver", name, loaded=made)
+        plugins.all.append(plugin)
+        plugins.start(plugin, Node(name="n"), {})
+    relay = await stack.enter_async_context(Relay(plugins, FaultBoard()))
+    watched = _Watched()
+    scanner = Scanner(relay, watched)
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    stack.callback(tasks.cancel_scope.cancel)
+    tasks.start_soon(scanner.run)
+    return scanner, watched
+
+
+async def test_a_hung_driver_delays_nobody_elses_first_listing() -> None:
+    gate = threading.Event()
+
+    class Hung(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            gate.wait(10)
+            return []
+
+    class Live(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            return [Device(name="a", kind="k")]
+
+    async with AsyncExitStack() as stack:
+        scanner, watched = await _scanner(stack, hung=Hung, live=Live)
+        await watched.until(lambda: "live" in scanner.listings)
+
+        assert [d.name for d in scanner.listings["live"].devices] == ["a"]
+        assert not scanner.complete
+        gate.set()
+        await watched.until(lambda: scanner.complete)
+
+
+async def test_a_hint_leads_to_one_more_walk_and_a_burst_to_no_more() -> None:
+    walks: list[int] = []
+
+    class Counts(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            walks.append(1)
+            return [Device(name=f"walk-{len(walks)}", kind="k")]
+
+    async with AsyncExitStack() as stack:
+        scanner, watched = await _scanner(stack, counts=Counts)
+        await watched.until(lambda: scanner.complete)
+        for _ in range(50):
+            scanner.wake.set()
+        await watched.until(lambda: scanner.listings["counts"].devices[0].name == "walk-2")
+
+    assert len(walks) == 2
+
+
+async def test_a_failed_walk_is_tried_again_without_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scanner_module, "backoff", lambda first, last: iter([0.001] * 99))
+    walks: list[int] = []
+
+    class Late(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Any]:
+            walks.append(1)
+            if len(walks) == 1:
+                raise OSError("not yet")
+            if len(walks) == 2:
+                return [Unread("e", "EIO")]
+            return [Device(name="a", kind="k")]
+
+    async with AsyncExitStack() as stack:
+        scanner, watched = await _scanner(stack, late=Late)
+        await watched.until(lambda: bool(scanner.listings["late"].devices))
+
+    assert len(walks) == 3
+
+
+async def test_what_was_listed_before_a_restart_stands_until_the_driver_answers() -> None:
+    gate = threading.Event()
+
+    class Slow(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            gate.wait(10)
+            return [Device(name="new", kind="k")]
+
+    async with AsyncExitStack() as stack:
+        plugins = Plugins([Plugin("driver", "slow", loaded=Slow)])
+        plugins.start(plugins.all[0], Node(name="n"), {})
+        relay = await stack.enter_async_context(Relay(plugins, FaultBoard()))
+        watched = _Watched()
+        scanner = Scanner(relay, watched)
+        old = Listing("slow", (Device(name="old", kind="k", driver="slow"),))
+        scanner.restore({"slow": old})
+        assert list(scanner.listings["slow"].stale) == ["old"]
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(scanner.run)
+        gate.set()
+        await watched.until(lambda: scanner.listings["slow"].devices[0].name == "new")
+
+        assert not scanner.listings["slow"].stale
+
+
+async def test_settling_waits_for_quiet_but_not_longer_than_its_ceiling() -> None:
+    wake = Wake()
+    wake.set()
+
+    with anyio.fail_after(5):
+        await wake.settled(quiet=0.0)
+        assert not wake.waiting()
+        async with anyio.create_task_group() as tasks:
+
+            async def never_quiet() -> None:
+                while True:
+                    wake.set()
+                    await anyio.lowlevel.checkpoint()
+
+            tasks.start_soon(never_quiet)
+            await wake.settled(quiet=3600, ceiling=0.01)
+            tasks.cancel_scope.cancel()
+
+
+class _Event:
+    def __init__(self, action: str, path: str, subsystem: str | None = None) -> None:
+        self.action: str | None = action
+        self.device_path, self.subsystem = path, subsystem
+
+
+@pytest.mark.parametrize(
+    ("event", "wakes"),
+    [
+        (_Event("add", "/devices/pci0000:00/0000:00:14.0/usb1/1-2", "usb"), True),
+        (_Event("bind", "/devices/pci0000:00/0000:00:02.0", "pci"), True),
+        (_Event("remove", "/devices/pci0000:00/0000:00:02.0", "pci"), True),
+        (_Event("add", "/devices/virtual/misc/uhid", "misc"), True),
+        (_Event("add", "/devices/virtual/bluetooth/hci0", "bluetooth"), True),
+        (_Event("change", "/devices/pci0000:00/0000:00:02.0/drm/card0", "drm"), True),
+        (_Event("change", "/devices/pci0000:00/0000:00:1f.2/ata1/block/sr0", "block"), False),
+        (_Event("add", "/devices/virtual/net/veth12ab", "net"), False),
+        (_Event("add", "/devices/virtual/net/veth12ab/queues/rx-0", "queues"), False),
+        (_Event("add", "/devices/virtual/block/loop0", "block"), False),
+        (_Event("add", "/module/usb_storage", "module"), False),
+        (_Event("add", "/kernel/slab/x", "slab"), False),
+        (_Event("online", "/devices/system/cpu/cpu1", "cpu"), False),
+        (_Event("add", "/devices/virtual", None), False),
+    ],
+)
+def test_only_events_of_hardware_wake_the_drivers(event: _Event, wakes: bool) -> None:
+    assert matters(event) is wakes

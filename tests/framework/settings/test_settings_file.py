@@ -1,0 +1,132 @@
+"""Settings say where they are wrong and what would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hardpoint.errors import BadSettings
+from hardpoint.model import Domain
+from hardpoint.settings import AgentSettings, load, needs_labels
+
+
+def _load(tmp_path: Path, toml: str = "", **environment: str) -> AgentSettings:
+    file = tmp_path / "hardpoint.toml"
+    file.write_text(toml)
+    return load(file, environment)
+
+
+def test_without_a_file_everything_has_a_default() -> None:
+    settings = load(None, {"HARDPOINT_CONFIG": ""})
+
+    assert settings.domain_of("usb") == Domain.named("hardpoint.dev")
+    assert settings.domain_of("nvidia_gpu").dra_driver == "gpu.hardpoint.dev"
+
+
+def test_one_variable_renames_everything_that_is_published(tmp_path: Path) -> None:
+    settings = _load(tmp_path, 'domain = "acme.example"', HARDPOINT_DOMAIN="liken.sh")
+
+    assert settings.domain_of("usb") == Domain.named("liken.sh")
+    assert settings.domain_of("nvidia_gpu") == Domain.named("liken.sh")
+
+
+def test_each_name_can_be_set_alone_and_per_driver(tmp_path: Path) -> None:
+    settings = _load(
+        tmp_path,
+        """
+        domain = "bcd.dev"
+        dra_driver = "gpu.bcd.dev"
+        [names.usb]
+        domain = "usb.example"
+        cdi_vendor = "cdi.example"
+        """,
+    )
+
+    assert settings.domain_of("nvidia_gpu") == Domain("gpu.bcd.dev", "bcd.dev", "bcd.dev")
+    assert settings.domain_of("usb") == Domain("usb.example", "usb.example", "cdi.example")
+
+
+@pytest.mark.parametrize(
+    ("toml", "where", "want"),
+    [
+        ("domian = 'x.dev'", "domian", "the keys are"),
+        ("domain = 'Upper.dev'", "domain", ""),
+        ("domain = '9lives.dev'", "domain", ""),
+        ("[paths]\ncid = '/x'", "paths.cid", "cdi"),
+        ("[[rules]]\naction = 'permit'\nwhere = {kind='k'}", "rules.0.action", ""),
+        ("[[rules]]\naction = 'deny'\nwhere = {}", "rules.0.where", ""),
+        ("[[rules]]\naction = 'deny'\nwhen = {kind='k'}", "rules.0", ""),
+        ("[[nodes]]\nname = 'a'", "nodes[0]", ""),
+        ("nodes = 3", "nodes", "[[nodes]]"),
+        ("not toml", "is not TOML", ""),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_place(
+    tmp_path: Path, toml: str, where: str, want: str
+) -> None:
+    with pytest.raises(BadSettings) as caught:
+        _load(tmp_path, toml)
+
+    assert where in str(caught.value)
+    assert want in str(caught.value)
+    assert "hardpoint.toml" in str(caught.value)
+
+
+def test_a_file_that_was_named_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="no such file"):
+        load(tmp_path / "none.toml", {})
+
+
+def test_variables_reach_into_tables_and_win(tmp_path: Path) -> None:
+    settings = _load(
+        tmp_path,
+        "[driver.usb]\nusbfs = true\n[paths]\ncdi = '/etc/cdi'",
+        HARDPOINT_DRIVER__USB__USBFS="false",
+        HARDPOINT_PATHS__CDI="/run/cdi",
+        HARDPOINT_FRONTENDS="dra, deviceplugin",
+        HARDPOINT_RULES='[{"action": "deny", "where": {"kind": "sound.card"}}]',
+    )
+
+    assert settings.driver["usb"] == {"usbfs": False}
+    assert settings.paths.cdi == Path("/run/cdi")
+    assert settings.frontends == ("dra", "deviceplugin")
+    assert settings.rules[0].where == {"kind": "sound.card"}
+
+
+def test_sections_for_nodes_apply_by_name_and_label_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "hardpoint.toml"
+    file.write_text(
+        """
+        drivers = ["usb"]
+        [driver.usb]
+        a = 1
+        [[nodes]]
+        name = "gpu-*"
+        settings = {drivers = ["nvidia_gpu"], driver = {usb = {b = 2}}}
+        [[nodes]]
+        labels = {zone = "lab"}
+        settings = {drivers = ["pci_drm"]}
+        """
+    )
+
+    plain = load(file, {}, node="web-1")
+    gpu = load(file, {}, node="gpu-1")
+    lab = load(file, {}, node="gpu-1", labels={"zone": "lab"})
+
+    assert plain.drivers == ("usb",)
+    assert gpu.drivers == ("nvidia_gpu",)
+    assert gpu.driver["usb"] == {"a": 1, "b": 2}
+    assert lab.drivers == ("pci_drm",)
+    assert needs_labels(file, {})
+
+
+def test_the_nodes_name_comes_from_the_downward_api(tmp_path: Path) -> None:
+    assert _load(tmp_path, NODE_NAME="rack7").node_name == "rack7"
+    assert _load(tmp_path, "node_name = 'x'", NODE_NAME="rack7").node_name == "x"
+
+
+def test_a_value_that_is_refused_is_shown_cut_short(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as caught:
+        _load(tmp_path, f"domain = '{'x' * 500}'")
+
+    assert len(str(caught.value)) < 400
