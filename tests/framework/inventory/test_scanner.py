@@ -118,7 +118,7 @@ async def test_a_failed_walk_is_tried_again_without_an_event(
 
     async with AsyncExitStack() as stack:
         scanner, watched = await _scanner(stack, late=Late)
-        await watched.until(lambda: bool(scanner.listings["late"].devices))
+        await watched.until(lambda: scanner.complete and bool(scanner.listings["late"].devices))
 
     assert len(walks) == 3
 
