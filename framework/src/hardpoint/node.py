@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,8 +43,9 @@ costs more than the read."""
 _LONGEST = 1 << 20
 """Bytes read of one file: tables of procfs are longer than a page."""
 
-_NO_DEVICES = {"power"}
-"""Attribute groups, which every device has and below which no device is (drivers/base/power)."""
+_NO_DEVICES = re.compile(r"power|ep_[0-9a-f]{2}")
+"""Directories below which no device is: the attribute group of power management, which every device
+has (drivers/base/power), and the endpoints of USB interfaces (drivers/usb/core/endpoint.c)."""
 
 PRUNED = frozenset({"pci", "usb", "bluetooth"})
 """Subsystems that end a walk below a device: each of their devices is judged by itself."""
@@ -92,6 +93,10 @@ class Node:
         self.sys, self.dev, self.proc, self.run = Path(sys), Path(dev), Path(proc), Path(run)
         self.recorded = recorded
         """True for a tree that stands for a machine: nothing is written and no uevents come."""
+        self.held: Callable[[], Mapping[str, Device]] = dict
+        """The devices that claims hold now, by name, as they were when taken; the agent fills it in.
+        A driver that reads it keeps listing a device which its holder changed (a program that
+        detached the kernel's driver), instead of taking it for unplugged."""
 
     # -- sysfs ------------------------------------------------------------------------------------
 
@@ -170,6 +175,10 @@ class Node:
     def proc_text(self, path: str) -> str:
         """Read a file of procfs, lines and all; ``""`` if it is absent."""
         return _read_raw(os.path.join(self.proc, path))
+
+    def run_text(self, path: str) -> str:
+        """Read a file below /run (``udev/data/c188:0``), lines and all; ``""`` if it is absent."""
+        return _read_raw(os.path.join(self.run, path))
 
     @property
     def boot_id(self) -> str:
@@ -392,7 +401,7 @@ class Entry:
             return
         yield self
         for name in sorted(name for name, is_directory in found if is_directory):
-            if name not in _NO_DEVICES:
+            if not _NO_DEVICES.fullmatch(name):
                 path = f"{self.path}/{name}"
                 yield from Entry(self.node, path, path).below(prune, prune_here=True)
 
