@@ -94,9 +94,9 @@ class Node:
         self.recorded = recorded
         """True for a tree that stands for a machine: nothing is written and no uevents come."""
         self.held: Callable[[], Mapping[str, Device]] = dict
-        """The devices that claims hold now, by name, as they were when taken; the agent fills it in.
-        A driver that reads it keeps listing a device which its holder changed (a program that
-        detached the kernel's driver), instead of taking it for unplugged."""
+        """The devices that claims hold now, by name, as they were when taken: the agent sets this.
+        A driver that asks keeps listing a device which its holder changed (a program that detached
+        the kernel's driver), instead of taking it for unplugged."""
 
     # -- sysfs ------------------------------------------------------------------------------------
 
