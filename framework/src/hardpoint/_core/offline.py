@@ -1,0 +1,86 @@
+"""One look at a machine without an agent: what it would offer, and why not the rest.
+
+What the CLI shows of a workstation, a node or a recorded tree is made here, by the same code that
+the agent runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hardpoint._core.discovery import Choice, Plugin, Plugins, discover
+from hardpoint._core.faults import FaultBoard, FaultEntry
+from hardpoint._core.inventory import Facts, Listing, as_offer, build
+from hardpoint._core.relay import Relay
+from hardpoint.model import AttributeInfo, Offer
+from hardpoint.node import Node
+from hardpoint.platform import Platform
+from hardpoint.settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found."""
+
+    offer: Offer
+    faults: tuple[FaultEntry, ...]
+    plugins: tuple[Plugin, ...]
+
+
+def choices(settings: AgentSettings) -> dict[str, Choice]:
+    """Return which plugins the settings want. Without a word on frontends, ``dra`` serves."""
+    return {
+        "driver": Choice(settings.drivers),
+        "policy": Choice(settings.policies),
+        "frontend": Choice(settings.frontends if settings.frontends is not None else ("dra",)),
+    }
+
+
+def sections(settings: AgentSettings, role: str) -> Mapping[str, Mapping[str, object]]:
+    """Return the sections of the settings for plugins of a role, by name."""
+    tables = {"driver": settings.driver, "policy": settings.policy, "frontend": settings.frontend}
+    return tables[role]
+
+
+def start_plugins(
+    settings: AgentSettings, node: Node, roles: tuple[str, ...] = ("driver", "policy", "frontend")
+) -> Plugins:
+    """Discover and start what the settings want; what cannot run says why."""
+    plugins = Plugins(discover(choices(settings)))
+    for plugin in plugins.all:
+        if plugin.role in roles and plugin.state == "installed":
+            plugins.start(plugin, node, sections(settings, plugin.role).get(plugin.name, {}))
+    return plugins
+
+
+async def look(node: Node, settings: AgentSettings) -> Look:
+    """Ask every driver once and make the offer; policies that need a cluster are not asked."""
+    plugins, board = start_plugins(settings, node, roles=("driver",)), FaultBoard()
+    async with Relay(plugins, board) as relay:
+        answers = await relay.gather("publish_devices")
+    now = time.monotonic()
+    listings = [
+        Listing(plugin.removeprefix("driver/")).after(listed, now)
+        for plugin, listed in answers.items()
+    ]
+    facts = Facts(
+        domain_of=settings.domain_of,
+        node_reason=Platform.of(node).reason,
+        rules=settings.rules,
+        now=now,
+    )
+    built = build(listings, facts)
+    for driver, device, problem in built.problems:
+        board.record(f"driver/{driver} {device} {problem.field}", str(problem), "left out")
+    offer = as_offer(built, Offer(generation=0), complete=True)
+    return Look(offer, board.entries, tuple(plugins.all))
+
+
+async def described(node: Node, settings: AgentSettings) -> dict[str, tuple[AttributeInfo, ...]]:
+    """Return every driver's attribute reference, by the driver's name."""
+    plugins = start_plugins(settings, node, roles=("driver",))
+    async with Relay(plugins, FaultBoard()) as relay:
+        answers = await relay.gather("describe_attributes")
+    return {plugin.removeprefix("driver/"): tuple(infos) for plugin, infos in answers.items()}

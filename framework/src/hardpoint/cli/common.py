@@ -1,0 +1,62 @@
+"""Options that several commands share, and how they are understood."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hardpoint.node import Node
+from hardpoint.settings import AgentSettings, load
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Let a command answer as JSON."""
+    parser.add_argument("--json", action="store_true", help="answer as JSON")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Let a command be told where the settings are."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings file (default: $HARDPOINT_CONFIG or /etc/hardpoint/hardpoint.toml)",
+    )
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Let a command look at a recorded machine in place of this one."""
+    add_settings(parser)
+    parser.add_argument(
+        "--sysfs",
+        type=Path,
+        metavar="TREE",
+        help="a recorded machine: a directory with sys/ in it, or a snapshot archive",
+    )
+
+
+def settings_of(arguments: argparse.Namespace, node: str = "") -> AgentSettings:
+    """Read the settings that the options name."""
+    return load(arguments.config, node=node)
+
+
+@contextmanager
+def machine(arguments: argparse.Namespace, settings: AgentSettings) -> Iterator[Node]:
+    """Open the machine that the options name: this one, or a recorded one."""
+    if arguments.sysfs is None:
+        yield this_machine(settings)
+        return
+    from hardpoint.recorded import open_machine
+
+    with open_machine(arguments.sysfs) as node:
+        yield node
+
+
+def this_machine(settings: AgentSettings) -> Node:
+    """Return the machine that the settings describe."""
+    paths = settings.paths
+    return Node(
+        name=settings.node_name, sys=paths.sys, dev=paths.dev, proc=paths.proc, run=paths.run
+    )

@@ -1,0 +1,163 @@
+"""``hardpoint devices``: what would be published, and ``--why`` the rest is not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from hardpoint._core.faults import FaultEntry
+from hardpoint._core.offline import Look, look
+from hardpoint.cli.common import add_json, add_machine, machine, settings_of
+from hardpoint.cli.output import as_json, table
+from hardpoint.model import AttributeValue, Device, DeviceNode, Offer, Offered, Version, Withheld
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_machine(parser)
+    add_json(parser)
+    parser.add_argument("device", nargs="?", help="show all of one device")
+    parser.add_argument(
+        "--why",
+        nargs="?",
+        const="",
+        metavar="TEXT",
+        help="show what is not offered and the reason, or only what TEXT occurs in",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at the machine and print."""
+    settings = settings_of(arguments)
+    with machine(arguments, settings) as node:
+        found = anyio.run(look, node, settings)
+    if arguments.json:
+        as_json(document(found.offer, found.faults))
+    elif arguments.device:
+        return _one(found, arguments.device)
+    elif arguments.why is not None:
+        _why(found, arguments.why)
+    else:
+        _all(found)
+    return 0
+
+
+def document(offer: Offer, faults: tuple[FaultEntry, ...]) -> dict[str, Any]:
+    """Return the documented object (docs/reference/devices-json.md, devices.schema.json)."""
+    return {
+        "devices": [device_json(offered) for offered in offer.devices],
+        "not_offered": [
+            {"subject": w.subject, "driver": w.driver, "rule": w.rule, "reason": w.reason}
+            for w in sorted(offer.withheld, key=lambda w: (w.driver, w.subject, w.rule))
+        ],
+        "faults": [{"source": f.source, "message": f.message, "cost": f.cost} for f in faults],
+    }
+
+
+def device_json(offered: Offered) -> dict[str, Any]:
+    """Return one device as plain JSON values, attributes under their published names."""
+    device = offered.device
+    return {
+        "name": device.name,
+        "driver": device.driver,
+        "kind": device.kind,
+        "domain": offered.domain.dra_driver,
+        "shareable": device.shareable,
+        "attributes": plain(device.attributes),
+        "capacity": {name: amount.value for name, amount in sorted(device.capacity.items())},
+        "parts": [{"name": p.name, "exclusive": p.exclusive} for p in device.all_parts],
+        "nodes": [_node_json(node) for node in device.nodes],
+        "taints": [
+            {"key": t.key, "effect": t.effect.value, "value": t.value} for t in offered.taints
+        ],
+    }
+
+
+def plain(attributes: Mapping[str, AttributeValue]) -> dict[str, bool | int | str]:
+    """Return attributes as JSON values, in order of name."""
+    return {
+        name: value.text if isinstance(value, Version) else value
+        for name, value in sorted(attributes.items())
+    }
+
+
+def _node_json(node: DeviceNode) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "path": node.path,
+        "type": node.type.value,
+        "major": node.major,
+        "minor": node.minor,
+        "subsystem": node.subsystem,
+        "permissions": node.permissions,
+    }
+    return shown | ({"gid": node.gid} if node.gid else {})
+
+
+def _all(found: Look) -> None:
+    rows = [
+        (
+            o.name,
+            o.device.kind,
+            "yes" if o.device.shareable else "",
+            " ".join(_paths(o.device)),
+            o.device.attributes.get("name", ""),
+        )
+        for o in found.offer.devices
+    ]
+    table(("name", "kind", "shared", "nodes", "hardware"), rows, "This machine offers no device.")
+    _faults(found)
+    if found.offer.withheld:
+        print(f"\n{len(found.offer.withheld)} more are not offered; --why tells the reasons.")
+
+
+def _paths(device: Device) -> list[str]:
+    paths = [node.path for node in device.nodes]
+    return paths if len(paths) <= 3 else [*paths[:3], f"+{len(paths) - 3}"]
+
+
+def _faults(found: Look) -> None:
+    for fault in found.faults:
+        print(f"\n! {fault.source}: {fault.message} ({fault.cost})")
+    for plugin in found.plugins:
+        if plugin.role == "driver" and plugin.state in ("refused", "missing"):
+            print(f"\n! {plugin.id} is {plugin.state}: {plugin.reason}")
+
+
+def _why(found: Look, text: str) -> None:
+    def wanted(w: Withheld) -> bool:
+        return text.lower() in f"{w.subject} {w.rule} {w.reason} {w.driver}".lower()
+
+    rows = sorted(
+        (w.subject, w.driver, w.rule, w.reason) for w in found.offer.withheld if wanted(w)
+    )
+    offered = [o.name for o in found.offer.devices if text and text.lower() in o.name]
+    for name in offered:
+        print(f"{name} is offered.")
+    under = f" under {text!r}" if text else ""
+    nothing = "" if offered else f"Nothing that was seen is withheld{under}."
+    table(("subject", "driver", "rule", "reason"), rows, nothing)
+    _faults(found)
+
+
+def _one(found: Look, name: str) -> int:
+    offered = found.offer.find(name)
+    if offered is None:
+        print(f"{name} is not offered.")
+        _why(found, name)
+        return 1
+    shown = device_json(offered)
+    for key in ("name", "driver", "kind", "domain", "shareable"):
+        print(f"{key:<12}{shown[key]}")
+    for key in ("attributes", "capacity"):
+        for item, value in shown[key].items():
+            print(f"{key if item == next(iter(shown[key])) else '':<12}{item} = {value!r}")
+    for part in offered.device.all_parts:
+        print(f"{'part':<12}{part}")
+    for node in offered.device.nodes:
+        print(f"{'node':<12}{node.path} ({node.type} {node.major}:{node.minor} {node.permissions})")
+    for taint in offered.taints:
+        print(f"{'taint':<12}{taint.key} {taint.effect}")
+    return 0

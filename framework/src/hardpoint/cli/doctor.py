@@ -1,0 +1,215 @@
+"""``hardpoint doctor``: look for what keeps this node from working, and say what to do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardpoint._core.offline import start_plugins
+from hardpoint._core.state import agent_runs, read_status
+from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
+from hardpoint.cli.output import as_json, table
+from hardpoint.settings import AgentSettings
+
+KUBELET_ROOTS = (
+    "/var/lib/kubelet",
+    "/var/lib/k0s/kubelet",
+    "/var/lib/rancher/k3s/agent/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+)
+"""Where distributions keep the kubelet's root."""
+CDI_DIRS = ("/etc/cdi", "/var/run/cdi", "/var/cdi/dynamic")
+_CONTAINERD_CONFIGS = (
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/etc/k0s/containerd.toml",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's: ``ok``, ``warn`` or ``fail``, what was found, and what to do."""
+
+    level: str
+    subject: str
+    found: str
+    do: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run every check; exit status 1 if one of them failed."""
+    settings = settings_of(arguments)
+    findings = [finding for check in CHECKS for finding in _checked(check, settings)]
+    if arguments.json:
+        keys = ("level", "subject", "found", "do")
+        as_json([{key: getattr(finding, key) for key in keys} for finding in findings])
+    else:
+        table(
+            ("", "subject", "found", "do"), [(f.level, f.subject, f.found, f.do) for f in findings]
+        )
+    return 1 if any(f.level == "fail" for f in findings) else 0
+
+
+def _checked(
+    check: Callable[[AgentSettings], Iterator[Finding]], settings: AgentSettings
+) -> Iterator[Finding]:
+    """Run one check; one that cannot look says so and the others go on."""
+    try:
+        yield from check(settings)
+    except OSError as error:
+        name = check.__name__.strip("_").replace("_", " ")
+        yield Finding("warn", name, f"cannot look: {error}", "run the doctor as root on the node")
+
+
+def _rights(settings: AgentSettings) -> Iterator[Finding]:
+    if os.geteuid() == 0:
+        yield Finding("ok", "rights", "runs as root")
+    else:
+        yield Finding("warn", "rights", "not root", "the agent needs root to write CDI files")
+    state = settings.paths.state
+    if not state.exists():
+        yield Finding("ok", "state", f"{state} is made when the agent starts")
+    elif state.stat().st_mode & 0o077:
+        yield Finding("warn", "state", f"{state} can be read by others", f"chmod 0700 {state}")
+    else:
+        yield Finding("ok", "state", f"{state} is private")
+
+
+def _sysfs(settings: AgentSettings) -> Iterator[Finding]:
+    sys = settings.paths.sys
+    buses = sorted(os.listdir(sys / "bus")) if (sys / "bus").is_dir() else []
+    if buses:
+        yield Finding("ok", "sysfs", f"{sys} has {len(buses)} buses")
+    else:
+        yield Finding("fail", "sysfs", f"{sys}/bus is not there", f"mount sysfs at {sys}")
+
+
+def _events(settings: AgentSettings) -> Iterator[Finding]:
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15) as events:
+            events.bind((0, 1))
+    except OSError as error:
+        yield Finding(
+            "warn",
+            "kernel events",
+            f"not to be had: {error}",
+            "hardware is noticed by the 5-minute scan only; do not set hostUsers: false",
+        )
+        return
+    yield Finding("ok", "kernel events", "netlink group 1 is open")
+
+
+def _kubelet(settings: AgentSettings) -> Iterator[Finding]:
+    root = settings.paths.kubelet
+    found = [r for r in KUBELET_ROOTS if (Path(r) / "plugins_registry").is_dir()]
+    if (root / "plugins_registry").is_dir():
+        yield Finding("ok", "kubelet", f"{root}/plugins_registry is there")
+    elif found:
+        fix = f'set [paths] kubelet = "{found[0]}" and mount it at that path'
+        yield Finding("fail", "kubelet", f"{root}/plugins_registry is not there", fix)
+    else:
+        looked = ", ".join((str(root), *KUBELET_ROOTS))
+        yield Finding("warn", "kubelet", f"no kubelet root among {looked}", "is this a node?")
+    yield from _socket("pod-resources", root / "pod-resources/kubelet.sock")
+    yield from _socket("device plugins", settings.paths.device_plugins / "kubelet.sock")
+
+
+def _socket(subject: str, path: Path) -> Iterator[Finding]:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        yield Finding("warn", subject, f"{path} is not there", "needed by some policies only")
+        return
+    if not stat.S_ISSOCK(mode):
+        yield Finding("fail", subject, f"{path} is not a socket", "mount the directory, not a file")
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            yield Finding("warn", subject, f"{path} does not answer: {error}", "is kubelet up?")
+            return
+    yield Finding("ok", subject, f"{path} answers")
+
+
+def _cdi(settings: AgentSettings) -> Iterator[Finding]:
+    cdi = settings.paths.cdi
+    if cdi.is_dir() and os.access(cdi, os.W_OK):
+        yield Finding("ok", "CDI", f"{cdi} is writable")
+    elif cdi.is_dir():
+        yield Finding("fail", "CDI", f"{cdi} is not writable", "mount it read-write")
+    else:
+        yield Finding("warn", "CDI", f"{cdi} is not there", "it is made when the agent starts")
+    if str(cdi) not in CDI_DIRS:
+        yield Finding(
+            "warn", "CDI", f"{cdi} is not a usual directory", "check the runtime's cdi_spec_dirs"
+        )
+    for config in _CONTAINERD_CONFIGS:
+        text = _text(Path(config))
+        if "enable_cdi = false" in text:
+            yield Finding("fail", "runtime", f"{config} has enable_cdi = false", "enable CDI there")
+
+
+def _selinux(settings: AgentSettings) -> Iterator[Finding]:
+    if _text(settings.paths.sys / "fs/selinux/enforce").strip() == "1":
+        yield Finding(
+            "warn",
+            "SELinux",
+            "is enforcing",
+            "run the agent as spc_t; pods may need the boolean container_use_devices",
+        )
+
+
+def _plugins(settings: AgentSettings) -> Iterator[Finding]:
+    plugins = start_plugins(settings, this_machine(settings))
+    for plugin in plugins.all:
+        if plugin.state in ("refused", "missing"):
+            level = "fail" if plugin.role == "policy" else "warn"
+            yield Finding(level, plugin.id, f"{plugin.state}: {plugin.reason}", "hardpoint plugins")
+    for role in ("driver", "frontend"):
+        names = ", ".join(p.name for p in plugins.running(role))
+        if names:
+            yield Finding("ok", f"{role}s", names)
+        else:
+            yield Finding("fail", f"{role}s", "none runs", f"install a {role} package")
+
+
+def _agent(settings: AgentSettings) -> Iterator[Finding]:
+    if not agent_runs(settings.paths.state):
+        yield Finding("warn", "agent", "does not run", "hardpoint run")
+        return
+    yield Finding("ok", "agent", "runs")
+    status = read_status(settings.paths.state)
+    for fault in status.get("faults", ()):
+        times = f" ({fault['count']} times)" if fault["count"] > 1 else ""
+        yield Finding("fail", fault["source"], fault["message"] + times, fault["cost"])
+    for one in status.get("quarantine", ()):
+        yield Finding(
+            "fail",
+            one["device"],
+            f"quarantined: {one['why']}",
+            f"hardpoint quarantine clear {one['device']}",
+        )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _selinux, _plugins, _agent)

@@ -1,0 +1,55 @@
+"""How commands answer: tables for people, JSON for programs, and one line for an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def as_json(value: Any) -> None:
+    """Print one JSON document."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
+    """Print a table: by rich on a terminal, in plain aligned columns into a pipe."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not cells:
+        if empty:
+            print(empty)
+        return
+    if sys.stdout.isatty() and _rich(headings, cells):
+        return
+    widths = [max(len(row[i]) for row in (list(headings), *cells)) for i in range(len(headings))]
+    for row in ([heading.upper() for heading in headings], *cells):
+        print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _rich(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return False
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        shown.add_column(heading, overflow="fold")
+    for row in cells:
+        shown.add_row(*(Text(cell) for cell in row))
+    Console().print(shown)
+    return True
+
+
+def fail(message: object) -> int:
+    """Print an error in one line; return the exit status."""
+    print(f"hardpoint: {message}", file=sys.stderr)
+    return 1
