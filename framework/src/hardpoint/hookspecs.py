@@ -17,7 +17,7 @@ plugin sees them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hardpoint.agent import Agent
@@ -171,6 +171,16 @@ async def serve_frontend(agent: Agent, ready: Callable[[], None]) -> None:
 
 
 @hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
+def preview_offer(offer: Offer, version: str) -> Iterable[Mapping[str, Any]]:
+    """Return the Kubernetes objects that a frontend would write for an offer, without writing.
+
+    Pure: ``hardpoint slice`` shows them, with no cluster. ``version`` is the API version asked for
+    (``v1``); a frontend that writes no objects has no such method.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
 def observe(event: Event) -> None:
     """Learn of something that changed, for logs, metrics and Kubernetes Events."""
     raise AssertionError
@@ -185,6 +195,7 @@ __all__ = [
     "isolate_delivery",
     "observe",
     "prepare_device",
+    "preview_offer",
     "publish_devices",
     "release_device",
     "serve_frontend",
