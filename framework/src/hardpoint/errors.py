@@ -72,6 +72,17 @@ class BadSettings(HardpointError):
         self.where, self.found, self.want = where, found, want
 
 
+# -- recorded machines ----------------------------------------------------------------------------
+
+
+class NotAMachine(HardpointError):
+    """A path that is no recorded machine, or one that must not be opened."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path} is no recorded machine: {what}")
+        self.path, self.what = path, what
+
+
 # -- claims and holds -----------------------------------------------------------------------------
 
 

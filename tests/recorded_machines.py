@@ -1,0 +1,33 @@
+"""The machines of tests/data/machines, each unpacked once for all tests of a run.
+
+A conftest takes the fixture with ``from recorded_machines import recorded``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hardpoint import Node
+from hardpoint.recorded import open_machine
+
+DATA = Path(__file__).parent / "data/machines"
+NAMES = tuple(sorted(path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.gz")))
+
+Recorded = Callable[[str], Node]
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Iterator[Recorded]:
+    """Return the recorded machine of a name, read-only."""
+    opened: dict[str, Node] = {}
+    with ExitStack() as stack:
+
+        def machine(name: str) -> Node:
+            if name not in opened:
+                opened[name] = stack.enter_context(open_machine(DATA / f"{name}.tar.gz"))
+            return opened[name]
+
+        yield machine
