@@ -93,6 +93,19 @@ class Relay:
         models = [p.parameters_model for p in self.plugins.running("driver")]
         return tuple(sorted(model.kind for model in models if model is not None))
 
+    def running(self, driver: str, hook: str, subject: str) -> bool:
+        """Say whether a call to a driver has not ended yet, late ones included."""
+        return (f"driver/{driver}", hook, subject) in self._running
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something once, in a while, unless the agent ends first."""
+
+        async def wait() -> None:
+            await anyio.sleep(seconds)
+            act()
+
+        self._tasks.start_soon(wait)
+
     # -- dispatch ---------------------------------------------------------------------------------
 
     async def gather(self, hook: str, subject: str = "", **arguments: Any) -> dict[str, Any]:

@@ -1,0 +1,199 @@
+"""The offer, kept current: listings, holds, health and policies go in, changes come out.
+
+Nothing is announced before every driver has answered once or the first second is over, so that a
+restart does not withdraw what a slower driver will list again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
+
+import anyio
+
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.inventory import (
+    STALE_AFTER,
+    Built,
+    Facts,
+    as_offer,
+    build,
+    vetoed,
+)
+from hardpoint._core.relay import Relay
+from hardpoint._core.scanner import Scanner
+from hardpoint.errors import HardpointError
+from hardpoint.model import Condition, Health, Offer, Offered, Veto
+
+_log = logging.getLogger("hardpoint.offer")
+
+FIRST = 1.0
+"""Seconds that a hung driver may delay the others' first publish."""
+CHECK_EVERY = 60.0
+_CHECKS_AT_ONCE = 16
+
+
+class Offering:
+    """Makes the offer again whenever ``touch`` is called, and tells who waits for it.
+
+    ``facts`` gives holds, quarantine, rules and platform as they are now; ``missing`` the policies
+    that the settings name and that do not run, with the reasons: while there are any, nothing is
+    offered.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        scanner: Scanner,
+        facts: Callable[[], Awaitable[Facts]],
+        missing: Callable[[], Iterable[tuple[str, str]]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._relay, self._scanner, self._facts = relay, scanner, facts
+        self._missing, self._clock = missing, clock
+        self._board: FaultBoard = relay.board
+        self.offer = Offer(generation=0, complete=False)
+        self.health: dict[str, Health] = {}
+        self._vetoes: dict[str, dict[str, str]] = {}
+        self._first_second_over = False
+        self._timed_for: float | None = None
+        self._dirty = anyio.Event()
+        self._changed = anyio.Event()
+        self._check = anyio.Event()
+
+    def touch(self, *_: object) -> None:
+        """Make the offer again: something it is made of may have changed."""
+        self._dirty.set()
+
+    async def completed(self) -> Offer:
+        """Wait for the first whole offer."""
+        while not self.offer.complete:
+            await self._changed.wait()
+        return self.offer
+
+    async def offers(self) -> AsyncIterator[Offer]:
+        """Yield the offer and each that follows; a slow reader sees only the latest."""
+        offer = await self.completed()
+        while True:
+            yield offer
+            while self.offer is offer:
+                await self._changed.wait()
+            offer = self.offer
+
+    async def run(self, on_change: Callable[[Offer, Offer], Awaitable[None]]) -> None:
+        """Keep the offer current, for ever. ``on_change`` gets the old and the new one."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._first_second)
+            tasks.start_soon(self._check_loop)
+            while True:
+                await self._dirty.wait()
+                self._dirty = anyio.Event()
+                old, self.offer = self.offer, await self._next()
+                if self.offer is old:
+                    continue
+                self._announce()
+                if self.offer.complete:
+                    await on_change(old, self.offer)
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+        self._check.set()
+
+    async def _first_second(self) -> None:
+        await anyio.sleep(FIRST)
+        self._first_second_over = True
+        self.touch()
+
+    # -- making it --------------------------------------------------------------------------------
+
+    async def _next(self) -> Offer:
+        now = self._clock()
+        facts = replace(await self._facts(), health=dict(self.health), now=now)
+        listings = list(self._scanner.listings.values())
+        built = build(listings, facts)
+        self._say_problems(built)
+        self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
+        complete = self._scanner.complete or self._first_second_over
+        reasons = await self._reasons(built, complete=complete)
+        return as_offer(vetoed(built, reasons), self.offer, complete=complete)
+
+    def _say_problems(self, built: Built) -> None:
+        standing = {f"driver/{d} {device}: {p.field}": p for d, device, p in built.problems}
+        for source, problem in standing.items():
+            known = any(e.source == source for e in self._board.entries)
+            if not known:
+                self._board.record(source, str(problem), cost="left out of what is published")
+
+    def _later(self, stale_since: float | None, now: float) -> None:
+        """Look again when the oldest unread device becomes stale."""
+        if stale_since is None or stale_since == self._timed_for:
+            return
+        if now - stale_since < STALE_AFTER:
+            self._timed_for = stale_since
+            self._relay.later(stale_since + STALE_AFTER - now, self.touch)
+
+    # -- policies ---------------------------------------------------------------------------------
+
+    async def _reasons(self, built: Built, *, complete: bool) -> dict[str, str]:
+        """Return why devices are vetoed. A policy that does not answer is no permission."""
+        for policy, why in self._missing():
+            reason = f"policy {policy} is named in the settings and does not run: {why}"
+            self._board.record(f"policy/{policy}", reason, cost="nothing is offered")
+            return {offered.name: reason for offered in built.devices}
+        asked = Offer(generation=self.offer.generation, devices=built.devices, complete=complete)
+        reasons: dict[str, str] = {}
+        for plugin in self._relay.implementations("veto_devices"):
+            reasons |= await self._vetoes_of(plugin, asked)
+        return reasons
+
+    async def _vetoes_of(self, plugin: str, asked: Offer) -> dict[str, str]:
+        try:
+            answer: tuple[Veto, ...] = await self._relay.plugin("veto_devices", plugin, offer=asked)
+            self._vetoes[plugin] = {veto.device: veto.reason for veto in answer}
+        except HardpointError as error:
+            _log.debug("policy failed plugin=%s why=%s", plugin, error)
+            if plugin not in self._vetoes:
+                reason = f"{plugin} has not answered yet: {error}"
+                return {offered.name: reason for offered in asked.devices}
+        return self._vetoes[plugin]
+
+    # -- health -----------------------------------------------------------------------------------
+
+    async def _check_loop(self) -> None:
+        """Ask drivers after each change, and once a minute, whether their devices work."""
+        while True:
+            with anyio.move_on_after(CHECK_EVERY):
+                await self._check.wait()
+            self._check = anyio.Event()
+            await self._check_all()
+
+    async def _check_all(self) -> None:
+        checked = [
+            offered
+            for offered in self.offer.devices
+            if self._relay.implements(offered.device.driver, "check_device")
+        ]
+        found: dict[str, Health] = {}
+        limit = anyio.Semaphore(_CHECKS_AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            for offered in checked:
+                tasks.start_soon(self._check_one, offered, found, limit)
+        if found != self.health:
+            self.health = found
+            self.touch()
+
+    async def _check_one(
+        self, offered: Offered, found: dict[str, Health], limit: anyio.Semaphore
+    ) -> None:
+        device = offered.device
+        async with limit:
+            try:
+                health = await self._relay.owner(
+                    "check_device", device.driver, device.name, device=device
+                )
+            except HardpointError as error:
+                health = Health(Condition.UNKNOWN, str(error)[:200])
+        found[device.name] = health
