@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
 from hardpoint.node import Node
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,15 @@ class Agent(Protocol):
 
     async def until_writing(self) -> None:
         """Wait until this process is the one that writes."""
+
+    def connect(self) -> Kube:
+        """Return a connection to the API server as the settings name it; close it when done.
+
+        Raises ``KubeUnreachable`` where none is named and the agent is not in a pod.
+        """
+
+    def note(self, source: str, facts: Mapping[str, object]) -> None:
+        """Say what is so now, for ``hardpoint status``: pools, registration. Replaces the last."""
 
     def on_fault(self, source: str, message: str) -> None:
         """Put a failure of the frontend's surroundings on the fault board; repeats are counted."""

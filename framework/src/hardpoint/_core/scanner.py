@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import anyio
 
-from hardpoint._core.inventory import Listing
+from hardpoint._core.inventory import STALE_AFTER, Listing
 from hardpoint._core.relay import Relay, backoff
 from hardpoint._core.uevents import Wake, backstop
 from hardpoint.errors import HardpointError, HookLate
@@ -42,9 +43,13 @@ class Scanner:
         """Backstop scans that found something no event had announced."""
 
     def restore(self, listings: dict[str, Listing]) -> None:
-        """Start from what drivers listed before the restart, stale until they answer."""
-        now = self._clock()
-        self.listings.update({name: old.failed(now) for name, old in listings.items()})
+        """Start from what drivers listed before the restart.
+
+        It is shown, and takes no new claim until its driver answers: its age is not known.
+        """
+        old = self._clock() - STALE_AFTER
+        for name, listing in listings.items():
+            self.listings[name] = replace(listing.failed(old), answered=False)
 
     @property
     def drivers(self) -> tuple[str, ...]:

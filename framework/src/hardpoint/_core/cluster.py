@@ -1,0 +1,66 @@
+"""The API server as the settings name it, and what it says of this node."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hardpoint._core.state import make_private
+from hardpoint.errors import BadSettings, KubeError
+from hardpoint.settings import AgentSettings, KubeSettings
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
+
+_log = logging.getLogger("hardpoint.settings")
+_KEPT = "node-labels.json"
+_PATIENCE = 30.0
+
+
+def connect(settings: KubeSettings) -> Kube:
+    """Return a connection that is made with its first request.
+
+    Raises ``KubeUnreachable`` outside of a pod where nothing else is set.
+    """
+    from hardpoint.kube import Kube
+
+    if settings.url:
+        return Kube.at(settings.url, settings.token_file, settings.ca_file)
+    if settings.kubeconfig:
+        return Kube.from_kubeconfig(settings.kubeconfig)
+    return Kube.in_cluster()
+
+
+async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
+    """Ask the API server for the node's labels; what it last said serves while it is away.
+
+    Raises ``BadSettings`` where it never answered and nothing is kept: guessing which settings
+    apply could offer what this node must not.
+    """
+    from hardpoint.kube import NODES
+
+    kept, last = settings.paths.state / _KEPT, KubeError("no answer")
+    with anyio.move_on_after(_PATIENCE):
+        while True:
+            try:
+                async with connect(settings.kube) as kube:
+                    node = await kube.get(NODES, settings.node_name)
+            except KubeError as error:
+                last = error
+                await anyio.sleep(1)
+                continue
+            labels: dict[str, str] = node["metadata"].get("labels") or {}
+            make_private(settings.paths.state)
+            kept.write_text(json.dumps(labels), "utf-8")
+            return labels
+    try:
+        found: dict[str, str] = json.loads(kept.read_text("utf-8"))
+    except (OSError, ValueError):
+        raise BadSettings(
+            "nodes", f"sections are chosen by label, and the API server does not say them: {last}"
+        ) from last
+    _log.warning("the API server does not answer; the labels it last said are used")
+    return found

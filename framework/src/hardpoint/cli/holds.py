@@ -1,0 +1,83 @@
+"""``hardpoint holds``: which claim holds which device, and for how long."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hardpoint._core.ledger import read_records
+from hardpoint._core.records import Record
+from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.output import as_json, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="only holds of this device; exit status 0 if it is held or being released, 3 if free",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the ledger and print."""
+    records = read_records(settings_of(arguments).paths.state)
+    if arguments.device:
+        records = tuple(r for r in records if r.device.name == arguments.device)
+    if arguments.json:
+        as_json([record_json(record) for record in records])
+    else:
+        _print(records, arguments.device)
+    return 3 if arguments.device and not records else 0
+
+
+def _print(records: Sequence[Record], device: str | None) -> None:
+    rows = [
+        (
+            r.device.name,
+            str(r.claim),
+            r.allotment.request,
+            "releasing" if r.retired and r.state.value == "held" else r.state.value,
+            age(r.created),
+            r.claim.uid,
+        )
+        for r in records
+    ]
+    empty = f"Nobody holds {device}." if device else "No claim holds a device."
+    table(("device", "claim", "request", "state", "age", "uid"), rows, empty)
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """Return a hold as plain JSON values. Times are seconds since the epoch."""
+    return {
+        "device": record.device.name,
+        "driver": record.device.driver,
+        "domain": record.claim.dra_driver,
+        "claim": {
+            "namespace": record.claim.namespace,
+            "name": record.claim.name,
+            "uid": record.claim.uid,
+        },
+        "request": record.allotment.request,
+        "share_id": record.allotment.share_id,
+        "admin_access": record.allotment.admin_access,
+        "state": record.state.value,
+        "releasing": record.retired,
+        "why": record.why,
+        "since": record.created,
+        "parts": [] if record.allotment.admin_access else [str(p) for p in record.device.all_parts],
+    }
+
+
+def age(since: float) -> str:
+    """Return how long ago that was: ``12s``, ``5m``, ``3h``, ``9d``."""
+    seconds = max(0, int(time.time() - since))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (unit == "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,55 @@
+"""``hardpoint quarantine``: devices that a driver could not give back, and the lever for them."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from pathlib import Path
+
+import anyio
+
+from hardpoint._core.ledger import Ledger, read_records
+from hardpoint._core.records import Record
+from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.holds import age, record_json
+from hardpoint.cli.output import as_json, fail, table
+from hardpoint.model import HoldState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    add_json(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    clear = actions.add_parser("clear", help="offer a device again; you made sure that it is free")
+    clear.add_argument("device", help="name of the device")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List quarantined devices, or clear one; clearing is written to the audit trail."""
+    state = settings_of(arguments).paths.state
+    records = [r for r in read_records(state) if r.state is HoldState.QUARANTINED]
+    if arguments.action == "clear":
+        mine = [record for record in records if record.device.name == arguments.device]
+        if not mine:
+            return fail(f"{arguments.device} is not quarantined")
+        anyio.run(_clear, state, mine)
+        print(f"{arguments.device} is cleared; the agent offers it again within seconds.")
+        return 0
+    if arguments.json:
+        as_json([record_json(record) for record in records])
+    else:
+        rows = [(r.device.name, str(r.claim), r.tries, age(r.changed), r.why) for r in records]
+        table(("device", "after claim", "tries", "since", "why"), rows, "Nothing is quarantined.")
+    return 0
+
+
+async def _clear(state: Path, records: list[Record]) -> None:
+    ledger = Ledger(state)
+    try:
+        for record in records:
+            facts = {"device": record.device.name, "claim": record.claim.uid, "why": record.why}
+            await ledger.audit(getpass.getuser(), "quarantine clear", facts)
+        await ledger.forget(records)
+    finally:
+        ledger.close()

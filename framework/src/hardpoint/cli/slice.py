@@ -1,0 +1,64 @@
+"""``hardpoint slice``: the objects that frontends would write to Kubernetes, with no cluster."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import anyio
+
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.offline import look, start_plugins
+from hardpoint._core.relay import Relay
+from hardpoint.cli.common import add_json, add_machine, machine, settings_of
+from hardpoint.cli.output import as_json, fail
+from hardpoint.node import Node
+from hardpoint.settings import AgentSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_machine(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--api",
+        default="v1",
+        choices=("v1", "v1beta2", "v1beta1"),
+        help="version of resource.k8s.io to show (default: v1)",
+    )
+    parser.add_argument("--node", metavar="NAME", help="name of the node in what is shown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at the machine, ask the frontends, print YAML (or JSON)."""
+    settings = settings_of(arguments)
+    with machine(arguments, settings) as node:
+        node.name = arguments.node or node.name
+        objects, faults = anyio.run(_objects, node, settings, arguments.api)
+    if arguments.json:
+        as_json(objects)
+    elif objects:
+        print("---\n".join(_yaml(each) for each in objects), end="")
+    else:
+        print("# nothing would be written: this machine offers no device")
+    for fault in faults:
+        fail(fault)
+    return 1 if faults else 0
+
+
+async def _objects(
+    node: Node, settings: AgentSettings, version: str
+) -> tuple[list[Any], list[str]]:
+    found = await look(node, settings)
+    plugins, board = start_plugins(settings, node, roles=("frontend",)), FaultBoard()
+    async with Relay(plugins, board) as relay:
+        answers = await relay.gather("preview_offer", offer=found.offer, version=version)
+    refused = [f"{p.id}: {p.reason}" for p in plugins.all if p.state in ("refused", "missing")]
+    faults = [f"{entry.source}: {entry.message}" for entry in board.entries]
+    return [each for answer in answers.values() for each in answer], refused + faults
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))

@@ -1,0 +1,77 @@
+"""``hardpoint status``: what is offered, held, and wrong on this node, as the agent last said."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hardpoint._core.state import agent_runs, read_status
+from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.holds import age
+from hardpoint.cli.output import as_json, fail, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--ready",
+        action="store_true",
+        help="say nothing; exit status 0 if every frontend serves and is registered",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read what the agent says of itself."""
+    state = settings_of(arguments).paths.state
+    running, status = agent_runs(state), read_status(state)
+    if arguments.ready:
+        return 0 if running and status.get("ready") else 1
+    if arguments.json:
+        as_json({"running": running, **status})
+        return 0 if running else 1
+    if not status:
+        return fail(f"no agent has run with {state}; start it with `hardpoint run`")
+    if not running:
+        print("The agent does not run. What it said last:\n")
+    _print(status)
+    return 0 if running else 1
+
+
+def _print(status: dict[str, Any]) -> None:
+    writes = "" if status["writing"] else " (another agent writes)"
+    ready = "ready" if status["ready"] else "not ready"
+    print(f"node {status['node']}, {ready}{writes}, since {age(status['started'])}")
+    offered = status["devices"]
+    print(f"\n{len(offered)} devices offered, {len(status['not_offered'])} not (devices --why)")
+    rows = [
+        (
+            d["name"],
+            d["kind"],
+            d["domain"],
+            d["health"],
+            "held" if d["held"] else "",
+            " ".join(t["key"] for t in d["taints"]),
+        )
+        for d in offered
+    ]
+    table(("device", "kind", "domain", "health", "held", "taints"), rows)
+    _notes(status["notes"])
+    _table("holds", status["holds"], ("device", "claim", "state"))
+    _table("quarantine", status["quarantine"], ("device", "why"))
+    _table("faults", status["faults"], ("source", "message", "cost", "count"))
+    _table("plugins that do not run", status["plugins"], ("role", "name", "state", "reason"))
+
+
+def _notes(notes: dict[str, dict[str, Any]]) -> None:
+    for source, facts in sorted(notes.items()):
+        print(f"\n{source}")
+        for key, value in facts.items():
+            print(f"  {key:<16}{value}")
+
+
+def _table(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    if rows:
+        print(f"\n{title}")
+        table(keys, [[row[key] for key in keys] for row in rows])
