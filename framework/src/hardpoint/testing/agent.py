@@ -1,0 +1,238 @@
+"""An agent for tests of frontends: an offer that a test changes, and calls that it can look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+
+import anyio
+
+from hardpoint.agent import Paths
+from hardpoint.errors import HoldDenied
+from hardpoint.model import (
+    Allotment,
+    Claim,
+    ClaimKey,
+    Device,
+    Domain,
+    Event,
+    Health,
+    Hold,
+    HoldState,
+    Offer,
+    Offered,
+    PreparedDevice,
+)
+from hardpoint.node import Node
+
+
+class FakeAgent:
+    """Keeps ``hardpoint.agent.Agent``'s promises without drivers, ledger or policies.
+
+    A claim is held if its devices are offered and claimable; its CDI file sets one variable for
+    each device, ``HARDPOINT_<NAME>=<claim UID>``, so that a container shows what it was given.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        node: Node | None = None,
+        domains: Iterable[Domain] = (Domain.named("hardpoint.dev"),),
+        instance: str = "",
+        writing: bool = True,
+    ) -> None:
+        self.node = node or Node(name="node-1", recorded=True)
+        self.paths = Paths(
+            state=root / "state",
+            cdi=root / "cdi",
+            kubelet=root / "kubelet",
+            device_plugins=root / "device-plugins",
+        )
+        self.instance = instance
+        self.domains = tuple(domains)
+        self.offer = Offer(generation=1)
+        self.faults: dict[str, list[str]] = {}
+        """Messages by source; ``clear_fault`` removes the source."""
+        self.events: list[Event] = []
+        self.prepared: list[ClaimKey] = []
+        """Every call, in the order in which they came."""
+        self.unprepared: list[ClaimKey] = []
+        self.claims: dict[str, Claim] = {}
+        """What is held, by UID and driver."""
+        self.refuse: Exception | None = None
+        """Raised by ``prepare`` and ``unprepare`` while set."""
+        self.gate = anyio.Event()
+        """``prepare`` and ``unprepare`` wait for it; open at first."""
+        self.gate.set()
+        self._holds: dict[str, tuple[Hold, ...]] = {}
+        self._changed = anyio.Event()
+        self._writing = anyio.Event()
+        if writing:
+            self._writing.set()
+        self.paths.cdi.mkdir(parents=True, exist_ok=True)
+
+    # -- what a test does -------------------------------------------------------------------------
+
+    def show(self, *devices: Device | Offered, complete: bool = True) -> None:
+        """Offer these devices, in the first domain unless they say otherwise."""
+        offered = tuple(
+            one if isinstance(one, Offered) else Offered(device=one, domain=self.domains[0])
+            for one in devices
+        )
+        generation = self.offer.generation + 1
+        self.offer = Offer(generation=generation, devices=offered, complete=complete)
+        self._wake()
+
+    def set_health(self, name: str, health: Health) -> None:
+        """Change what is known of an offered device's health."""
+        self.show(
+            *(
+                Offered(
+                    device=one.device,
+                    domain=one.domain,
+                    taints=one.taints,
+                    held=one.held,
+                    claimable=one.claimable,
+                    health=health if one.name == name else one.health,
+                )
+                for one in self.offer.devices
+            )
+        )
+
+    def become_writer(self) -> None:
+        """The other of two agents is gone."""
+        self._writing.set()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    # -- the protocol -----------------------------------------------------------------------------
+
+    async def offers(self) -> AsyncIterator[Offer]:
+        """Yield the offer now and after each change."""
+        last = -1
+        while True:
+            changed = self._changed
+            if self.offer.generation != last:
+                last = self.offer.generation
+                yield self.offer
+            else:
+                await changed.wait()
+
+    async def prepare(
+        self, key: ClaimKey, read: Callable[[], Awaitable[Claim]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Hold a claim's devices and write its CDI file."""
+        self.prepared.append(key)
+        await self.gate.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        name = _name(key)
+        claim = self.claims.get(name) or await read()
+        holds = tuple(self._hold(key, allotment) for allotment in claim.allotments)
+        self.claims[name], self._holds[name] = claim, holds
+        if claim.allotments:
+            self._cdi_file(key).write_text(json.dumps(self._spec(key, claim)))
+        return tuple(self._answer(key, allotment) for allotment in claim.allotments)
+
+    async def unprepare(self, key: ClaimKey) -> None:
+        """End a claim's holds."""
+        self.unprepared.append(key)
+        await self.gate.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        self.claims.pop(_name(key), None)
+        self._holds.pop(_name(key), None)
+        self._cdi_file(key).unlink(missing_ok=True)
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Every hold."""
+        return tuple(hold for holds in self._holds.values() for hold in holds)
+
+    def writing(self) -> bool:
+        """Say whether this process is the one that writes."""
+        return self._writing.is_set()
+
+    async def until_writing(self) -> None:
+        """Wait until this process is the one that writes."""
+        await self._writing.wait()
+
+    def on_fault(self, source: str, message: str) -> None:
+        """Keep a fault for the test to look at."""
+        self.faults.setdefault(source, []).append(message)
+        self._wake()
+
+    def clear_fault(self, source: str) -> None:
+        """Forget a fault."""
+        self.faults.pop(source, None)
+        self._wake()
+
+    def report(self, event: Event) -> None:
+        """Keep an event for the test to look at."""
+        self.events.append(event)
+        self._wake()
+
+    async def until(self, condition: Callable[[], bool], within: float = 10.0) -> None:
+        """Wait until something is true of this agent. Raises ``TimeoutError``."""
+        with anyio.fail_after(within):
+            while not condition():
+                await self._changed.wait()
+
+    # -- holds ------------------------------------------------------------------------------------
+
+    def _hold(self, key: ClaimKey, allotment: Allotment) -> Hold:
+        offered = self.offer.find(allotment.device, key.dra_driver)
+        if offered is None or not offered.claimable:
+            raise HoldDenied(f"device {allotment.device} is not offered", reason="not-offered")
+        return Hold(
+            claim=key,
+            device=offered.device,
+            request=allotment.request,
+            share_id=allotment.share_id,
+            state=HoldState.HELD,
+        )
+
+    def _answer(self, key: ClaimKey, allotment: Allotment) -> PreparedDevice:
+        return PreparedDevice(
+            request=allotment.request,
+            pool=allotment.pool,
+            device=allotment.device,
+            cdi_ids=(f"{self._vendor(key)}/claim={_cdi_name(key, allotment)}",),
+            share_id=allotment.share_id,
+        )
+
+    def _vendor(self, key: ClaimKey) -> str:
+        return next(
+            domain.cdi_vendor for domain in self.domains if domain.dra_driver == key.dra_driver
+        )
+
+    def _cdi_file(self, key: ClaimKey) -> Path:
+        return self.paths.cdi / f"{self._vendor(key)}-claim-{key.uid}.json"
+
+    def _spec(self, key: ClaimKey, claim: Claim) -> dict[str, object]:
+        names = {_cdi_name(key, one): one.device for one in claim.allotments}
+        devices = [
+            {"name": name, "containerEdits": {"env": [f"{_variable(device)}={key.uid}"]}}
+            for name, device in names.items()
+        ]
+        return {
+            "cdiVersion": "0.5.0",
+            "kind": f"{self._vendor(key)}/claim",
+            "devices": devices,
+        }
+
+
+def _name(key: ClaimKey) -> str:
+    return f"{key.uid} {key.dra_driver}"
+
+
+def _cdi_name(key: ClaimKey, allotment: Allotment) -> str:
+    share = f"-{allotment.share_id}" if allotment.share_id else ""
+    return f"{key.uid}-{allotment.base_request}-{allotment.device}{share}"
+
+
+def _variable(device: str) -> str:
+    return "HARDPOINT_" + device.upper().replace("-", "_")
