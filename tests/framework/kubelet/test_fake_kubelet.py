@@ -569,7 +569,8 @@ async def test_health_holds_30_s_or_as_long_as_the_driver_says(short: Path) -> N
     send, receive = anyio.create_memory_object_stream[Any](10)
     driver = Driver(short)
     driver.health = lambda: receive
-    async with FakeKubelet(short, behaviour=Behaviour(clock=clock)) as kubelet, driver, send:
+    kubelet = FakeKubelet(short, behaviour=Behaviour(clock=clock))
+    async with kubelet, driver, send, receive:
         await send.send(_report(2, "x" * 2000))
         await kubelet.until(lambda: kubelet.health_reports.received == 1)
         told = kubelet.health(DRIVER, "n", "d")
