@@ -174,10 +174,12 @@ class Drivers:
 
     def _gone(self, driver: str) -> None:
         if not self._is_served(driver):
-            self._spawn(self._wipe_later, driver)
+            at = self._behaviour.clock.now() + self._behaviour.wipe_after
+            self._spawn(self._wipe_later, driver, at)
 
-    async def _wipe_later(self, driver: str) -> None:
-        await self._behaviour.clock.sleep(self._behaviour.wipe_after)
+    async def _wipe_later(self, driver: str, at: float) -> None:
+        clock = self._behaviour.clock
+        await clock.sleep(at - clock.now())
         if not self._is_served(driver):
             await self._wipe_until_done(driver)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
 from hardpoint.agent import Paths
-from hardpoint.errors import HoldDenied
+from hardpoint.errors import HoldDenied, KubeUnreachable
 from hardpoint.model import (
     Allotment,
     Claim,
@@ -25,6 +26,9 @@ from hardpoint.model import (
     PreparedDevice,
 )
 from hardpoint.node import Node
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
 
 
 class FakeAgent:
@@ -42,6 +46,7 @@ class FakeAgent:
         domains: Iterable[Domain] = (Domain.named("hardpoint.dev"),),
         instance: str = "",
         writing: bool = True,
+        kube: Callable[[], Kube] | None = None,
     ) -> None:
         self.node = node or Node(name="node-1", recorded=True)
         self.paths = Paths(
@@ -66,6 +71,9 @@ class FakeAgent:
         self.gate = anyio.Event()
         """``prepare`` and ``unprepare`` wait for it; open at first."""
         self.gate.set()
+        self.notes: dict[str, Mapping[str, object]] = {}
+        """The last of each source."""
+        self._kube = kube
         self._holds: dict[str, tuple[Hold, ...]] = {}
         self._changed = anyio.Event()
         self._writing = anyio.Event()
@@ -159,6 +167,17 @@ class FakeAgent:
     async def until_writing(self) -> None:
         """Wait until this process is the one that writes."""
         await self._writing.wait()
+
+    def connect(self) -> Kube:
+        """Return what the test gave as ``kube``."""
+        if self._kube is None:
+            raise KubeUnreachable("this test has no API server")
+        return self._kube()
+
+    def note(self, source: str, facts: Mapping[str, object]) -> None:
+        """Keep a note for the test to look at."""
+        self.notes[source] = dict(facts)
+        self._wake()
 
     def on_fault(self, source: str, message: str) -> None:
         """Keep a fault for the test to look at."""
