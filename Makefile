@@ -6,7 +6,7 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run test lint types layers check wheels stranger bench golden clean
+.PHONY: help setup run test lint types layers check wheels stranger bench docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -46,6 +46,9 @@ stranger: wheels ## install one driver's wheel in a fresh environment and run it
 
 bench: setup ## timings and memory, with the bounds of the design
 	$(BIN)/python -m tests.bench
+
+docs: setup ## the reference pages, written from the code
+	$(BIN)/python docs/build.py
 
 golden: setup ## write again what `hardpoint devices` answers for each recorded machine; review by hand
 	$(BIN)/python tests/golden/write.py

@@ -184,7 +184,10 @@ class Device:
     kind: str
     nodes: tuple[DeviceNode, ...] = ()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    """Facts, absent rather than empty or false. A name without a domain is in the driver's own."""
+    """Facts, absent rather than empty or false; None is left out (``entry.number(…)``).
+
+    A name without a domain is in the domain that the device is published under.
+    """
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
     shareable: bool = False
     """True only where the kernel itself keeps several users apart (DRM render nodes)."""
@@ -206,7 +209,7 @@ class Device:
         _set(
             self,
             nodes=tuple(self.nodes),
-            attributes=freeze(self.attributes),
+            attributes=freeze({k: v for k, v in self.attributes.items() if v is not None}),
             capacity=freeze(capacity),
             parts=tuple(self.parts),
             taints=tuple(self.taints),

@@ -1,0 +1,44 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md"]
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs/build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["hooks.md", "attributes.md"])
+def test_a_reference_page_is_what_the_code_says(build: ModuleType, page: str) -> None:
+    written = (ROOT / "docs/reference" / page).read_text()
+
+    assert written == build.pages()[page], "run `make docs`"
+
+
+def test_every_hook_has_a_heading_with_its_exact_signature(build: ModuleType) -> None:
+    from hardpoint import hookspecs
+
+    text = (ROOT / "docs/reference/hooks.md").read_text()
+    for hook in hookspecs.__all__:
+        assert f"### {hook}\n\n```python\n{build.signature(hook)}\n```" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
