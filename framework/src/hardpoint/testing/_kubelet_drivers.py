@@ -76,11 +76,13 @@ class Drivers:
         """Oldest first."""
         self._behaviour, self._changed = behaviour, changed
         self._watch_health, self._wipe = watch_health, wipe
+        self._wipe_at: dict[str, float] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Wipe the node's slices, of all drivers: nothing is registered yet."""
         self._tasks = tasks
+        self._wipe_at.clear()
         tasks.start_soon(self._wipe_until_done, None)
 
     def get(self, driver: str) -> DriverInstance | None:
@@ -162,7 +164,9 @@ class Drivers:
             connected = channel.get_state(try_to_connect=True).name == "READY"
             if connected != instance.connected:
                 instance.connected = connected
-                if not connected:
+                if connected:
+                    self._wipe_at.pop(instance.driver, None)
+                else:
                     self._gone(instance.driver)
                 self._changed()
             await anyio.sleep(self._behaviour.poll)
@@ -173,15 +177,17 @@ class Drivers:
         return any(one.connected for one in self.instances if one.driver == driver)
 
     def _gone(self, driver: str) -> None:
-        if not self._is_served(driver):
+        if not self._is_served(driver) and driver not in self._wipe_at:
             at = self._behaviour.clock.now() + self._behaviour.wipe_after
+            self._wipe_at[driver] = at
             self._spawn(self._wipe_later, driver, at)
 
     async def _wipe_later(self, driver: str, at: float) -> None:
         clock = self._behaviour.clock
         await clock.sleep(at - clock.now())
-        if not self._is_served(driver):
+        if self._wipe_at.get(driver) == at:
             await self._wipe_until_done(driver)
+            self._wipe_at.pop(driver, None)
 
     async def _wipe_until_done(self, driver: str | None) -> None:
         wait = _FIRST_RETRY
