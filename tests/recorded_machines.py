@@ -5,8 +5,10 @@ A conftest takes the fixture with ``from recorded_machines import recorded``.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,9 +27,23 @@ def recorded() -> Iterator[Recorded]:
     opened: dict[str, Node] = {}
     with ExitStack() as stack:
 
-        def machine(name: str) -> Node:
+        def open_once(name: str) -> Node:
             if name not in opened:
-                opened[name] = stack.enter_context(open_machine(DATA / f"{name}.tar.gz"))
+                with _in_memory():
+                    machine = stack.enter_context(open_machine(DATA / f"{name}.tar.gz"))
+                opened[name] = machine
             return opened[name]
 
-        yield machine
+        yield open_once
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """Unpack where 40,000 small files cost two seconds rather than twenty."""
+    before, memory = tempfile.tempdir, "/dev/shm"
+    if os.access(memory, os.W_OK):
+        tempfile.tempdir = memory
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -55,8 +55,11 @@ class RecordedNode(Node):
         self._nodes = nodes
 
     def info(self, path: str) -> NodeInfo | None:
-        """Return what the table says of ``/dev/…``; None where it does not know it."""
-        return self._nodes.get(path)
+        """Return what the table says of ``/dev/…``, links followed; None if it does not know it."""
+        if path in self._nodes:
+            return self._nodes[path]
+        dev = os.path.realpath(self.dev)
+        return self._nodes.get(f"/dev/{os.path.relpath(os.path.realpath(self.at_dev(path)), dev)}")
 
 
 @contextmanager
