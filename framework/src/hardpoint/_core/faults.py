@@ -30,13 +30,14 @@ class FaultEntry:
 class FaultBoard:
     """Failures that stand, keyed by their source; one that works again is taken off."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.time,
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._clock, self._changed = clock, changed
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._entries: dict[str, FaultEntry] = {}
+        self._changed: Callable[[], None] = lambda: None
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after each change."""
+        self._changed = changed
 
     def record(self, source: str, message: str, cost: str = "") -> None:
         """Put a fault on the board, or count it again."""

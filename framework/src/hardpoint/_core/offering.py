@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import anyio
+import anyio.to_thread
 
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import (
@@ -113,7 +114,7 @@ class Offering:
         now = self._clock()
         facts = replace(await self._facts(), health=dict(self.health), now=now)
         listings = list(self._scanner.listings.values())
-        built = build(listings, facts)
+        built = await anyio.to_thread.run_sync(build, listings, facts)  # it looks into sysfs
         self._say_problems(built)
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
         complete = self._scanner.complete or self._first_second_over

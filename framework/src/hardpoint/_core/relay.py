@@ -25,7 +25,7 @@ from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.listing import listing, listing_async
 from hardpoint.contract import Dispatch, Fault, Spec, spec_of
-from hardpoint.errors import HookFault, HookLate, Refuse, TryAgain
+from hardpoint.errors import HardpointError, HookFault, HookLate, Refuse, TryAgain
 from hardpoint.model import Addition, Delivery, Health, Verdict
 
 _log = logging.getLogger("hardpoint.relay")
@@ -96,6 +96,17 @@ class Relay:
     def running(self, driver: str, hook: str, subject: str) -> bool:
         """Say whether a call to a driver has not ended yet, late ones included."""
         return (f"driver/{driver}", hook, subject) in self._running
+
+    def soon(self, act: Callable[[], Awaitable[Any]]) -> None:
+        """Do something beside what runs, within the agent's life; what it raises is its own."""
+
+        async def run() -> None:
+            try:
+                await act()
+            except HardpointError as error:
+                _log.debug("not done: %s", error)
+
+        self._tasks.start_soon(run)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Do something once, in a while, unless the agent ends first."""

@@ -1,0 +1,295 @@
+"""The agent: everything that runs on a node, under one task group.
+
+This is the composition root. What each part does is in its own module; here they are made, wired
+and started in the one order that is safe: ledger, drivers, held claims made true, frontends.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+
+from hardpoint._core.broker import Broker
+from hardpoint._core.cluster import connect
+from hardpoint._core.discovery import Plugins
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.inventory import Facts, Listing, difference
+from hardpoint._core.ledger import Ledger
+from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.offering import Offering
+from hardpoint._core.offline import start_plugins
+from hardpoint._core.relay import Relay
+from hardpoint._core.reporting import Reporter
+from hardpoint._core.scanner import Scanner
+from hardpoint._core.state import make_private, mark_running
+from hardpoint._core.uevents import listen
+from hardpoint.agent import Paths
+from hardpoint.cdi_files import CdiDirectory
+from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
+from hardpoint.node import Node
+from hardpoint.platform import Platform
+from hardpoint.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
+
+_log = logging.getLogger("hardpoint.agent")
+
+
+class HardpointAgent:
+    """The agent of one node; ``hardpoint.agent.Agent`` for its frontends. ``run`` is its life."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        node: Node,
+        *,
+        instance: str | None = None,
+        plugins: Plugins | None = None,
+        events: bool = True,
+    ) -> None:
+        self.settings, self.node = settings, node
+        self.paths: Paths = settings.agent_paths()
+        self.instance = os.environ.get("POD_UID", "") if instance is None else instance
+        self.board = FaultBoard()
+        self.plugins = plugins
+        self._events = events and not node.recorded
+        self._ready: set[str] = set()
+        self.started = anyio.Event()
+        """Set once held claims are true again and frontends are started."""
+        self._ledger: Ledger
+        self._relay: Relay
+        self._scanner: Scanner
+        self._offering: Offering
+        self._broker: Broker
+        self._writer: WriterLock
+        self._reporter: Reporter
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises ``LedgerError`` where the state cannot be used."""
+        await anyio.to_thread.run_sync(make_private, self.paths.state)
+        running = mark_running(self.paths.state)
+        self._ledger = await anyio.to_thread.run_sync(Ledger, self.paths.state)
+        if self._ledger.damage:
+            what = f"{self._ledger.damage}; kept aside as {self._ledger.aside}"
+            self.board.record("ledger", what, cost="holds are found again in the CDI files")
+        self._writer = WriterLock(self.paths.state / "writer.lock")
+        locks = ClaimLocks(self.paths.state / "claims.lock")
+        plugins = self.plugins or start_plugins(self.settings, self.node)
+        self.plugins = plugins
+        try:
+            async with Relay(plugins, self.board) as self._relay:
+                self._wire(locks)
+                await self._serve()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._ledger.close)
+            self._writer.close()
+            locks.close()
+            os.close(running)
+
+    def _wire(self, locks: ClaimLocks) -> None:
+        self._scanner = Scanner(self._relay, self._on_listing)
+        self._offering = Offering(self._relay, self._scanner, self._facts, self._missing)
+        self._broker = Broker(
+            node=self.node,
+            hooks=self._relay,
+            ledger=self._ledger,
+            files=CdiDirectory(self.paths.cdi),
+            locks=locks,
+            offer=lambda: self._offering.offer,
+            domains=lambda: self.domains,
+            report=self.report,
+            writing=self.writing,
+        )
+        self._reporter = Reporter(self)
+        self.board.on_change(self._reporter.touch)
+
+    async def _serve(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            token = anyio.lowlevel.current_token()
+            self._ledger.on_change(lambda: _soon(token, self._offering.touch))
+            await self._restore_listings()
+            if self._events:
+                tasks.start_soon(listen, self._scanner.wake.set, self.board)
+            tasks.start_soon(self._scanner.run)
+            tasks.start_soon(self._offering.run, self._on_offer)
+            tasks.start_soon(self._reporter.run)
+            self._relay.supervise("watch_devices", lambda _: {"hint": self._hint(token)})
+            await self._offering.completed()
+            await self._broker.restore()
+            tasks.start_soon(self._broker.tend)
+            tasks.start_soon(self._take_over)
+            self._relay.supervise("serve_frontend", self._for_frontend)
+            _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
+            self.started.set()
+            await anyio.sleep_forever()
+
+    def _hint(self, token: Any) -> Callable[[], None]:
+        """Return a hint for drivers that may be given from any thread."""
+        return lambda: _soon(token, self._scanner.wake.set)
+
+    def _for_frontend(self, plugin: str) -> dict[str, Any]:
+        self._ready.discard(plugin)
+
+        def ready() -> None:
+            self._ready.add(plugin)
+            self.board.clear(f"{plugin} serve_frontend")
+            self._reporter.touch()
+
+        return {"agent": self, "ready": ready}
+
+    async def _take_over(self) -> None:
+        """Once this agent is the one that writes, let the CDI files follow what it knows."""
+        await self._writer.until_writing()
+        _log.info("this agent writes node=%s", self.node.name)
+        self._reporter.touch()
+        await self._broker.refresh(self.offer)
+
+    # -- what changes -----------------------------------------------------------------------------
+
+    async def _restore_listings(self) -> None:
+        kept = await self._ledger.listings()
+        drivers = set(self._scanner.drivers)
+        self._scanner.restore(
+            {
+                name: Listing(name, old.devices, old.withheld)
+                for name, old in kept.items()
+                if name in drivers
+            }
+        )
+
+    def _on_listing(self, driver: str) -> None:
+        self._offering.touch()
+        listing = self._scanner.listings[driver]
+        if not listing.stale:
+            self._relay.soon(functools.partial(self._keep_listing, driver, listing))
+
+    async def _keep_listing(self, driver: str, listing: Listing) -> None:
+        try:
+            await self._ledger.keep_listing(driver, listing.devices, listing.withheld)
+            self.board.clear("ledger listings")
+        except Exception as error:  # noqa: BLE001 - a full disk must not end the scan
+            cost = "after a restart the driver's last list is not known"
+            self.board.record("ledger listings", str(error), cost=cost)
+
+    async def _on_offer(self, old: Offer, new: Offer) -> None:
+        for what, name in difference(old, new):
+            self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
+        self._reporter.touch()
+        if self.started.is_set() and self.writing():
+            await self._broker.refresh(new)
+
+    async def _facts(self) -> Facts:
+        return Facts(
+            domain_of=self.settings.domain_of,
+            node_reason=Platform.of(self.node).reason,
+            rules=self.settings.rules,
+            holds=self._broker.holds(),
+            quarantined=self._broker.quarantined(),
+        )
+
+    def _missing(self) -> list[tuple[str, str]]:
+        plugins = self.plugins.all if self.plugins else []
+        return [
+            (p.name, p.reason) for p in plugins if p.role == "policy" and p.state in _NOT_RUNNING
+        ]
+
+    # -- what frontends see -----------------------------------------------------------------------
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Every domain that a running driver publishes under."""
+        drivers = self.plugins.running("driver") if self.plugins else ()
+        return tuple(dict.fromkeys(self.settings.domain_of(p.name) for p in drivers))
+
+    @property
+    def offer(self) -> Offer:
+        """What may be offered now."""
+        return self._offering.offer
+
+    def offers(self) -> AsyncIterator[Offer]:
+        """Yield the offer now and after each change; a slow reader sees only the latest."""
+        return self._offering.offers()
+
+    async def prepare(
+        self, key: ClaimKey, read: Callable[[], Awaitable[Claim]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Hold a claim's devices and write its CDI file."""
+        await self._offering.completed()
+        return await self._broker.prepare(key, read)
+
+    async def unprepare(self, key: ClaimKey) -> None:
+        """End a claim's holds."""
+        await self._broker.unprepare(key)
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Every hold in the ledger."""
+        return self._broker.holds()
+
+    def writing(self) -> bool:
+        """Say whether this process is the one of two that writes."""
+        return self._writer.writing()
+
+    async def until_writing(self) -> None:
+        """Wait until this process is the one that writes."""
+        await self._writer.until_writing()
+
+    def connect(self) -> Kube:
+        """Return a connection to the API server as the settings name it."""
+        return connect(self.settings.kube)
+
+    def note(self, source: str, facts: Mapping[str, object]) -> None:
+        """Say what is so now, for ``hardpoint status``."""
+        self._reporter.note(source, facts)
+
+    def on_fault(self, source: str, message: str) -> None:
+        """Put a failure of a frontend's surroundings on the fault board."""
+        self.board.record(source, message, cost="see docs/howto/troubleshoot.md")
+
+    def clear_fault(self, source: str) -> None:
+        """Take a failure off the board."""
+        self.board.clear(source)
+
+    def report(self, event: Event) -> None:
+        """Tell observers, the log and the metrics of something that changed."""
+        level = logging.WARNING if event.warning else logging.INFO
+        facts = " ".join(f"{key}={value}" for key, value in event.facts.items())
+        _log.log(level, "%s %s what=%r", event.name, facts, event.message)
+        if self._relay.implementations("observe"):
+            self._relay.soon(
+                functools.partial(self._relay.gather, "observe", event.name, event=event)
+            )
+
+    @property
+    def ready(self) -> bool:
+        """True while every frontend serves and nothing of theirs is on the fault board."""
+        frontends = self.plugins.running("frontend") if self.plugins else ()
+        names = {plugin.id for plugin in frontends}
+        broken = any(e.source.startswith("frontend/") for e in self.board.entries)
+        return bool(names) and names <= self._ready and not broken
+
+    def quarantined(self) -> dict[str, str]:
+        """Devices that nobody may have now, and why."""
+        return self._broker.quarantined()
+
+
+_NOT_RUNNING = ("refused", "missing")
+
+
+def _soon(token: Any, act: Callable[[], None]) -> None:
+    """Do something on the event loop, from whatever thread."""
+    try:
+        anyio.from_thread.run_sync(act, token=token)
+    except RuntimeError:
+        _log.debug("the agent has ended")

@@ -1,0 +1,107 @@
+"""What the agent says of itself, for ``hardpoint status`` and ``doctor``; written when it changed.
+
+At most once a second, and by the agent that writes: of two, the one that serves last.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from hardpoint._core.state import write_status
+
+if TYPE_CHECKING:
+    from hardpoint._core.agent import HardpointAgent
+
+_log = logging.getLogger("hardpoint.status")
+_AT_MOST_EVERY = 1.0
+
+
+class Reporter:
+    """Keeps ``status.json`` current for one agent."""
+
+    def __init__(self, agent: HardpointAgent) -> None:
+        self._agent = agent
+        self._notes: dict[str, Mapping[str, object]] = {}
+        self._started = time.time()
+        self._dirty = anyio.Event()
+        self._written: dict[str, Any] = {}
+
+    def touch(self) -> None:
+        """Write again soon: something may have changed."""
+        self._dirty.set()
+
+    def note(self, source: str, facts: Mapping[str, object]) -> None:
+        """Keep what a frontend says of itself."""
+        self._notes[source] = dict(facts)
+        self.touch()
+
+    async def run(self) -> None:
+        """Write for ever. A disk that is full costs the report only."""
+        self.touch()
+        while True:
+            await self._dirty.wait()
+            self._dirty = anyio.Event()
+            status = self.status()
+            if self._agent.writing() and status != self._written:
+                try:
+                    await anyio.to_thread.run_sync(write_status, self._agent.paths.state, status)
+                    self._written = status
+                except OSError as error:
+                    _log.warning("status not written why=%s", error)
+            await anyio.sleep(_AT_MOST_EVERY)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is so now, as JSON values."""
+        agent = self._agent
+        offer = agent.offer
+        return {
+            "pid": os.getpid(),
+            "instance": agent.instance,
+            "node": agent.node.name,
+            "started": self._started,
+            "writing": agent.writing(),
+            "ready": agent.ready,
+            "generation": offer.generation,
+            "devices": [
+                {
+                    "name": o.name,
+                    "kind": o.device.kind,
+                    "driver": o.device.driver,
+                    "domain": o.domain.dra_driver,
+                    "health": o.health.condition.value,
+                    "held": o.held,
+                    "taints": [
+                        {"key": t.key, "effect": t.effect.value, "value": t.value} for t in o.taints
+                    ],
+                }
+                for o in offer.devices
+            ],
+            "not_offered": [
+                {"subject": w.subject, "driver": w.driver, "rule": w.rule, "reason": w.reason}
+                for w in offer.withheld
+            ],
+            "holds": [
+                {"device": h.device.name, "claim": str(h.claim), "state": h.state.value}
+                for h in agent.holds()
+            ],
+            "quarantine": [
+                {"device": name, "why": why} for name, why in sorted(agent.quarantined().items())
+            ],
+            "faults": [
+                {"source": f.source, "message": f.message, "cost": f.cost, "count": f.count}
+                for f in agent.board.entries
+            ],
+            "plugins": [
+                {"role": p.role, "name": p.name, "state": p.state, "reason": p.reason}
+                for p in (agent.plugins.all if agent.plugins else ())
+                if p.state in ("refused", "missing")
+            ],
+            "notes": self._notes,
+        }
