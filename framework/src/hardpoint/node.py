@@ -47,6 +47,9 @@ _NO_DEVICES = re.compile(r"power|ep_[0-9a-f]{2}")
 """Directories below which no device is: the attribute group of power management, which every device
 has (drivers/base/power), and the endpoints of USB interfaces (drivers/usb/core/endpoint.c)."""
 
+_INDEX = re.compile(r"(bus/[^/]+/(?:devices|drivers)|class/[^/]+|dev/char|dev/block)/([^/]+)")
+"""Where sysfs has directories of links into its tree of devices, each one step away from it."""
+
 PRUNED = frozenset({"pci", "usb", "bluetooth"})
 """Subsystems that end a walk below a device: each of their devices is judged by itself."""
 
@@ -134,7 +137,9 @@ class Node:
 
     def entry(self, path: str) -> Entry:
         """Return the entry at a sysfs path, which need not exist."""
-        return Entry(self, os.path.join(self.sys, path))
+        found = _INDEX.fullmatch(path)
+        real = found and _target(os.path.join(self._real_sys, found[1]), found[2])
+        return Entry(self, os.path.join(self.sys, path), real)
 
     def pci(self, address: str) -> Entry:
         """Return the PCI function at ``0000:0a:00.0``."""
@@ -148,6 +153,10 @@ class Node:
     def devices(self) -> str:
         """The real path of sysfs's tree of devices."""
         return os.path.realpath(self.sys / "devices")
+
+    @cached_property
+    def _real_sys(self) -> str:
+        return os.path.realpath(self.sys)
 
     # -- the rest of the machine ------------------------------------------------------------------
 
@@ -221,7 +230,10 @@ class Entry:
     @property
     def key(self) -> str:
         """Its path below the sysfs root, as it was found."""
-        return os.path.relpath(self.link_path, self.node.sys)
+        root = f"{self.node.sys}/"
+        if self.link_path.startswith(root):
+            return self.link_path[len(root) :]
+        return os.path.relpath(self.link_path, root)
 
     @property
     def slug(self) -> str:
@@ -257,9 +269,9 @@ class Entry:
 
     def has(self, attribute: str) -> bool:
         """Say whether the directory holds this name."""
-        if "/" in attribute:
+        if "/" in attribute or self._names is None:
             return os.path.lexists(f"{self.path}/{attribute}")
-        return attribute in self.names
+        return attribute in self._names
 
     @property
     def names(self) -> frozenset[str]:
@@ -368,10 +380,12 @@ class Entry:
         A directory stands for a node when it has both a ``dev`` attribute (its numbers) and a
         DEVNAME (drivers/base/core.c, ``dev_uevent``).
         """
-        if "dev" not in self.names:
+        if not self.has("dev"):
             return None
-        name = self.uevent().get("DEVNAME", "")
-        major, _, minor = self.text("dev").partition(":")
+        uevent = self.uevent()
+        name, major, minor = (uevent.get(word, "") for word in ("DEVNAME", "MAJOR", "MINOR"))
+        if not (major and minor):
+            major, _, minor = self.text("dev").partition(":")
         if not name or not (major.isdigit() and minor.isdigit()):
             return None
         subsystem = self.subsystem
