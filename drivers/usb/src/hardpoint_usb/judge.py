@@ -1,0 +1,260 @@
+"""The rules: what is in a port, to the devices it is offered as, or why it is not.
+
+Either the device as a whole, where no kernel driver has any of it and programs drive it through
+usbfs, or each interface that a driver made a node of. Never both, so that one physical device is
+not offered to two owners who do not know of each other; parts hold where a rule errs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hardpoint import Device, DeviceNode, NodeType, Taint, Withheld, exclusive, shared
+from hardpoint.model import AttributeValue, Listed, Part
+
+from hardpoint_usb import serio, withheld
+from hardpoint_usb.adapters import BTUSB, extra_nodes
+from hardpoint_usb.attributes import ids_of, of_interface, of_port, of_whole, present
+from hardpoint_usb.by_id import by_id
+from hardpoint_usb.identity import device_name
+from hardpoint_usb.ports import USBFS, Interface, Port
+from hardpoint_usb.shapes import roles_of, subsystem_of
+from hardpoint_usb.usbfs import SUBSYSTEM, Usbfs, When
+
+if TYPE_CHECKING:
+    from hardpoint_usb.scan import Scan
+
+KIND = "usb"
+ADAPTER = "bluetooth.adapter"
+
+MAY_BIND = Taint("driver-may-bind")
+IN_USE = Taint("in-use")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A device before it is known how many its port has."""
+
+    name: str
+    interfaces: tuple[Interface, ...]
+    nodes: tuple[DeviceNode, ...]
+    kind: str = KIND
+    extra: tuple[DeviceNode, ...] = ()
+    """Nodes that are handed over too and say nothing of what the device is."""
+    alone: bool = True
+    """False for a device that is some nodes of its interface, beside another."""
+
+    @property
+    def subsystem(self) -> str:
+        """One word for its nodes."""
+        return subsystem_of(self.nodes)
+
+    @property
+    def has_disk(self) -> bool:
+        """Say whether it hands over a block device."""
+        return any(node.type is NodeType.BLOCK for node in self.nodes)
+
+
+def judge(scan: Scan, port: Port) -> Iterator[Listed]:
+    """Yield the devices of a port, and a reason for what of it is not offered."""
+    refused = _refused(scan, port)
+    if refused is not None:
+        yield refused
+    elif _is_whole(scan, port):
+        yield _whole(scan, port)
+    else:
+        yield from _by_interface(scan, port)
+
+
+def _refused(scan: Scan, port: Port) -> Withheld | None:
+    """Return why nothing of the port is offered, or None.
+
+    What a claim holds may be replaced by the same model, or come back under the ids of its
+    successor. Another model in its port is somebody else's device.
+    """
+    if port.is_hub:
+        return withheld.hub(port)
+    if not port.authorized:
+        return withheld.unauthorized(port.address, "device")
+    if not port.interfaces:
+        return withheld.unconfigured(port)
+    for held in scan.held(port).values():
+        if held.origin["ids"] != ids_of(port, scan.settings.successors).published:
+            return withheld.other_model(port, held.name)
+    return None
+
+
+# -- driven by programs --------------------------------------------------------------------------
+
+
+def _is_whole(scan: Scan, port: Port) -> bool:
+    held = scan.held(port)
+    if held:
+        return "" in held
+    if serio.matches(scan.settings.serio, port) or port.usbfs is None:
+        return False
+    return all(one.driver in ("", USBFS) and one.authorized for one in port.interfaces)
+
+
+def _whole(scan: Scan, port: Port) -> Device:
+    usbfs = Usbfs(port.usbfs, When.ALWAYS)
+    claimed = any(one.driver == USBFS for one in port.interfaces)
+    return Device(
+        name=device_name(port.address, scan.interfaces),
+        kind=KIND,
+        nodes=usbfs.unasked,
+        attributes=present(
+            _of_port(scan, port) | of_whole(port) | {"subsystem": SUBSYSTEM, "usbfsNode": True}
+        ),
+        parts=(exclusive(f"usb:{port.address}"), *scan.above(port)),
+        taints=(
+            *([MAY_BIND] if scan.may_bind(port) else []),
+            *([IN_USE] if claimed and not scan.held(port) else []),
+        ),
+        topology=scan.topology(port),
+        origin={**_origin(scan, port), **usbfs.origin()},
+    )
+
+
+# -- driven by the kernel ------------------------------------------------------------------------
+
+
+def _by_interface(scan: Scan, port: Port) -> Iterator[Listed]:
+    drafts: list[Draft] = []
+    kept_by_machine = ""
+    for item in _drafts(scan, port):
+        if isinstance(item, Withheld):
+            yield item
+            continue
+        fit, reason = _without_kept(scan, item)
+        kept_by_machine = kept_by_machine or reason
+        if fit is None:
+            yield withheld.in_use(item.interfaces[0], reason)
+        else:
+            drafts.append(fit)
+    for draft in drafts:
+        yield _device(scan, port, draft, _usbfs(scan, port, draft, len(drafts), kept_by_machine))
+
+
+def _drafts(scan: Scan, port: Port) -> Iterator[Draft | Withheld]:
+    line = serio.matches(scan.settings.serio, port)
+    radios = tuple(one for one in port.interfaces if one.driver == BTUSB)
+    if radios and port.usbfs is not None:
+        yield _adapter(scan, port, radios)
+    for one in port.interfaces:
+        if one in radios:
+            continue
+        if line and serio.has_line(one):
+            yield from _attached(one)
+        else:
+            item = _interface(scan, port, one)
+            if item is not None:
+                yield item
+
+
+def _adapter(scan: Scan, port: Port, radios: tuple[Interface, ...]) -> Draft:
+    """One device per controller, which has a second interface for voice."""
+    nodes = tuple(node for one in radios for node in one.nodes)
+    extra = tuple(extra_nodes(scan.node, f"{port.entry.path}/"))
+    return Draft(device_name(radios[0].address), radios, nodes, ADAPTER, extra)
+
+
+def _attached(one: Interface) -> Iterator[Draft | Withheld]:
+    found = False
+    for suffix, nodes in serio.attached(one):
+        found = True
+        yield Draft(device_name(one.address) + suffix, (one,), nodes, alone=False)
+    if not found:
+        yield withheld.not_attached(one)
+
+
+def _interface(scan: Scan, port: Port, one: Interface) -> Draft | Withheld | None:
+    """Return a device for an interface, why not, or None where nobody would ask.
+
+    One that a claim holds stays while it is there, whatever its holder did to the driver.
+    """
+    held = scan.held(port).get(one.address)
+    if held is None and not one.driven:
+        return withheld.undriven(port, one)
+    if held is None and not one.nodes:
+        return None if _is_half(port, one) else withheld.no_node(one)
+    return Draft(device_name(one.address), (one,), one.nodes, held.kind if held else KIND)
+
+
+def _is_half(port: Port, one: Interface) -> bool:
+    """Say whether the driver keeps its nodes at another interface: CDC data, UVC streaming."""
+    return any(other.driver == one.driver and other.nodes for other in port.interfaces)
+
+
+def _without_kept(scan: Scan, draft: Draft) -> tuple[Draft | None, str]:
+    """Return the draft without what the machine itself uses, and the first reason.
+
+    A disk of which anything is in use is not offered at all: its pass-through node writes
+    everywhere.
+    """
+    reasons = {node: reason for node in draft.nodes if (reason := scan.keeps(node))}
+    if not reasons:
+        return draft, ""
+    rest = tuple(node for node in draft.nodes if node not in reasons)
+    why = next(iter(reasons.values()))
+    if not rest or draft.has_disk:
+        return None, why
+    return Draft(draft.name, draft.interfaces, rest, draft.kind, draft.extra, draft.alone), why
+
+
+def _usbfs(scan: Scan, port: Port, draft: Draft, siblings: int, kept_by_machine: str) -> Usbfs:
+    node = port.usbfs
+    if serio.matches(scan.settings.serio, port):
+        return Usbfs(node, When.NEVER, "a reset would end the attached serial line")
+    if kept_by_machine:
+        return Usbfs(node, When.NEVER, f"it reaches what the machine uses: {kept_by_machine}")
+    if _other_disk(port, draft):
+        return Usbfs(node, When.NEVER, "it reaches the disk at another interface")
+    held = scan.held(port).get(draft.interfaces[0].address)
+    had_it = held is not None and held.origin.get("usbfsWhen") == When.DEFAULT
+    if siblings == 1 or draft.kind == ADAPTER or had_it:
+        return Usbfs(node, When.DEFAULT)
+    return Usbfs(node, When.REQUEST)
+
+
+def _other_disk(port: Port, draft: Draft) -> bool:
+    others = (one for one in port.interfaces if one not in draft.interfaces)
+    return any(node.type is NodeType.BLOCK for one in others for node in one.nodes)
+
+
+def _device(scan: Scan, port: Port, draft: Draft, usbfs: Usbfs) -> Device:
+    first = draft.interfaces[0]
+    shown = (*draft.nodes, *usbfs.unasked)
+    own: dict[str, AttributeValue | None] = {
+        "subsystem": draft.subsystem,
+        "byId": by_id(scan.node, draft.nodes),
+        **roles_of(shown),
+    }
+    return Device(
+        name=draft.name,
+        kind=draft.kind,
+        nodes=(*draft.nodes, *usbfs.unasked, *draft.extra),
+        attributes=present(_of_port(scan, port) | of_interface(first) | own),
+        parts=(*_parts(draft), shared(f"usb:{port.address}"), *scan.above(port)),
+        taints=(MAY_BIND,) if scan.may_bind(port) else (),
+        topology=scan.topology(port),
+        origin={**_origin(scan, port), "interface": first.address, **usbfs.origin()},
+    )
+
+
+def _parts(draft: Draft) -> Iterator[Part]:
+    take = exclusive if draft.alone else shared
+    for one in draft.interfaces:
+        yield take(f"usb:{one.address}")
+
+
+def _origin(scan: Scan, port: Port) -> dict[str, str]:
+    ids = ids_of(port, scan.settings.successors)
+    return {"port": port.address, "ids": ids.published}
+
+
+def _of_port(scan: Scan, port: Port) -> dict[str, AttributeValue | None]:
+    ids = ids_of(port, scan.settings.successors)
+    return of_port(port, ids, unique=scan.serial_is_unique(port))
