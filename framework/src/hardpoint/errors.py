@@ -105,6 +105,14 @@ class HoldDenied(HoldError):
         self.reason = reason
 
 
+class HoldFailed(HoldError):
+    """A plugin, the ledger or the runtime's directory failed; the same call may work later."""
+
+    def __init__(self, why: str, reason: str = "failed") -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
 class HoldConflict(HoldError):
     """Another hold has one of the device's parts."""
 
