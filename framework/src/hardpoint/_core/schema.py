@@ -1,0 +1,321 @@
+"""The ledger's file: its tables, its versions, and what happens to a file that cannot be read.
+
+Write-ahead log with ``synchronous=FULL``: one ``fsync`` makes a commit durable, where a rollback
+journal needs three, and readers never wait for a writer. Two agents on one node share the file
+through SQLite's own locks.
+
+A schema only grows across one release: a newer one adds tables and columns with defaults, and says
+in ``meta`` which is the oldest schema that a release must know to read the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
+
+KNOWN = 1
+"""The newest schema that this release writes."""
+
+_APPLICATION = 0x48706C67
+_BUSY = 10.0
+_OPENING = 30.0
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE claims (
+    uid TEXT NOT NULL, dra_driver TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    pod_claim_name TEXT NOT NULL DEFAULT '', created REAL NOT NULL,
+    PRIMARY KEY (uid, dra_driver)
+) WITHOUT ROWID;
+CREATE TABLE holds (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    uid TEXT NOT NULL, dra_driver TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    request TEXT NOT NULL, device TEXT NOT NULL, share_id TEXT NOT NULL,
+    driver TEXT NOT NULL, cdi_vendor TEXT NOT NULL, cdi_name TEXT NOT NULL,
+    state TEXT NOT NULL, retired INTEGER NOT NULL DEFAULT 0,
+    undo INTEGER NOT NULL, rebuilt INTEGER NOT NULL DEFAULT 0,
+    boot_id TEXT NOT NULL,
+    device_json TEXT NOT NULL, allotment_json TEXT NOT NULL,
+    delivery_json TEXT, answer_json TEXT, remembered_json TEXT NOT NULL DEFAULT '{}',
+    tries INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '',
+    created REAL NOT NULL, changed REAL NOT NULL, rev INTEGER NOT NULL,
+    FOREIGN KEY (uid, dra_driver) REFERENCES claims (uid, dra_driver)
+);
+CREATE UNIQUE INDEX one_hold ON holds (uid, dra_driver, request, device, share_id)
+    WHERE NOT retired;
+CREATE TABLE parts (
+    hold INTEGER NOT NULL REFERENCES holds (id),
+    owner TEXT NOT NULL, part TEXT NOT NULL, exclusive INTEGER NOT NULL,
+    PRIMARY KEY (hold, part)
+) WITHOUT ROWID;
+CREATE INDEX parts_of_owner ON parts (part, owner);
+CREATE TABLE owners (
+    part TEXT NOT NULL, owner TEXT NOT NULL, exclusive INTEGER NOT NULL,
+    PRIMARY KEY (part, owner)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX one_owner ON owners (part) WHERE exclusive;
+CREATE TRIGGER owners_alone BEFORE INSERT ON owners
+WHEN EXISTS (SELECT 1 FROM owners WHERE part = NEW.part AND owner <> NEW.owner
+             AND (exclusive OR NEW.exclusive))
+BEGIN SELECT RAISE(ABORT, 'the part is held by another claim'); END;
+CREATE TRIGGER owners_still_alone BEFORE UPDATE ON owners
+WHEN EXISTS (SELECT 1 FROM owners WHERE part = NEW.part AND owner <> OLD.owner
+             AND (exclusive OR NEW.exclusive))
+BEGIN SELECT RAISE(ABORT, 'the part is held by another claim'); END;
+CREATE TRIGGER parts_taken AFTER INSERT ON parts
+BEGIN
+    INSERT INTO owners VALUES (NEW.part, NEW.owner, NEW.exclusive)
+    ON CONFLICT (part, owner) DO UPDATE SET exclusive = max(exclusive, excluded.exclusive);
+END;
+CREATE TRIGGER parts_given_back AFTER DELETE ON parts
+BEGIN
+    DELETE FROM owners WHERE part = OLD.part AND owner = OLD.owner;
+    INSERT INTO owners SELECT part, owner, max(exclusive) FROM parts
+        WHERE part = OLD.part AND owner = OLD.owner GROUP BY part, owner;
+END;
+CREATE TABLE listings (driver TEXT PRIMARY KEY, listing TEXT NOT NULL, at REAL NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL,
+    facts TEXT NOT NULL
+);
+"""
+
+STEPS: tuple[str, ...] = (_TABLES,)
+"""What brings a file from one schema to the next; the first makes an empty one."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger that exists. Raises ``sqlite3.Error``."""
+    address = f"file:{quote(str(path))}?mode=rw"
+    connection = sqlite3.connect(
+        address, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False
+    )
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def told(path: Path, error: sqlite3.Error) -> LedgerError:
+    """Return an error of SQLite as one of ours."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")):
+        return LedgerDamaged(str(path), str(error))
+    return LedgerUnwritable(str(path), str(error))
+
+
+class LedgerFile:
+    """The ledger's file, held open against being set aside by another agent.
+
+    ``damage`` is what was wrong with the file found at opening, which is then kept as ``aside``;
+    ``fresh`` says that the file is new, because there was none or it was damaged.
+    """
+
+    def __init__(self, directory: Path, steps: Sequence[str] = STEPS) -> None:
+        self.path = directory / "ledger.db"
+        self.damage: LedgerDamaged | None = None
+        self.aside: Path | None = None
+        self.fresh = False
+        self._steps = steps
+        try:
+            _private(directory)
+            self._lock = os.open(
+                directory / "ledger.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                self._open()
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except OSError as error:
+            raise LedgerUnwritable(str(self.path), _said(error)) from error
+
+    def close(self) -> None:
+        """Let another agent set the file aside."""
+        os.close(self._lock)
+
+    def _open(self) -> None:
+        alone = _locked(self._lock, fcntl.LOCK_EX)
+        if not alone:
+            _await_shared(self._lock)
+        if alone and not os.path.lexists(self.path):
+            self._create()
+        try:
+            self._examine()
+        except LedgerDamaged as damage:
+            if not alone:  # renaming the file of a running agent would make two ledgers
+                raise
+            self.damage, self.aside = damage, _set_aside(self.path)
+            self._create()
+        if alone:
+            _await_shared(self._lock)
+
+    def _create(self) -> None:
+        """Make a new file under another name first: an empty ledger is never a half-made one."""
+        new = self.path.with_name(".ledger.new")
+        for leftover in (new, *_beside(new)):
+            leftover.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            with closing(connect(new)) as connection:
+                upgrade(connection, self._steps)
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('rebuilding', '1')")
+        except sqlite3.Error as error:
+            raise told(self.path, error) from error
+        for leftover in _beside(self.path):  # a log of another file would be replayed into this one
+            leftover.unlink(missing_ok=True)
+        os.rename(new, self.path)
+        _sync(self.path.parent)
+        self.fresh = True
+
+    def _examine(self) -> None:
+        if self.path.is_file():
+            self.path.chmod(0o600)
+            if not self.path.stat().st_size:  # SQLite would take it for a new file
+                raise LedgerDamaged(str(self.path), "the file is empty")
+        try:
+            with closing(connect(self.path)) as connection:
+                _examine(self.path, connection, len(self._steps))
+                upgrade(connection, self._steps)
+        except sqlite3.Error as error:
+            raise told(self.path, error) from error
+
+
+def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
+    if _one(connection, "PRAGMA application_id") != _APPLICATION:
+        raise LedgerDamaged(str(path), "it is not a ledger")
+    meta = {str(row[0]): str(row[1]) for row in connection.execute("SELECT key, value FROM meta")}
+    schema, oldest = meta.get("schema", ""), meta.get("readable_by", meta.get("schema", ""))
+    if not (schema.isdigit() and oldest.isdigit()):
+        raise LedgerDamaged(str(path), "it states no schema")
+    if int(oldest) > known:
+        raise LedgerTooNew(str(path), int(schema), known)
+    problem = _one(connection, "PRAGMA integrity_check(1)")
+    if problem != "ok":
+        raise LedgerDamaged(str(path), str(problem))
+    if connection.execute("PRAGMA foreign_key_check").fetchone():
+        raise LedgerDamaged(str(path), "a hold without its claim, or a part without its hold")
+    twice = connection.execute(
+        "SELECT part FROM owners GROUP BY part HAVING max(exclusive) AND count(*) > 1"
+    ).fetchone()
+    if twice:
+        raise LedgerDamaged(str(path), f"{twice[0]} has two owners")
+
+
+def upgrade(connection: sqlite3.Connection, steps: Sequence[str] = STEPS) -> None:
+    """Bring a file to the newest schema known, in one transaction; a newer one is left alone."""
+    if _schema(connection) >= len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _schema(connection)
+        for step in steps[found:]:
+            for statement in _statements(step):
+                connection.execute(statement)
+        newest = str(max(found, len(steps)))
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (newest,))
+        connection.execute("INSERT OR IGNORE INTO meta VALUES ('readable_by', '1')")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _schema(connection: sqlite3.Connection) -> int:
+    if not _one(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'meta'"):
+        return 0
+    return int(str(_one(connection, "SELECT value FROM meta WHERE key = 'schema'") or 0))
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script where SQLite itself says that a statement is complete: triggers hold ``;``."""
+    statements, statement = [], ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            statements.append(statement)
+            statement = ""
+    return statements
+
+
+def _one(connection: sqlite3.Connection, query: str) -> object:
+    row = connection.execute(query).fetchone()
+    return row[0] if row else None
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_mode & 0o077:
+        directory.chmod(0o700)
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _await_shared(descriptor: int) -> None:
+    """Share the file with another agent, which may be in the middle of creating it."""
+    deadline = time.monotonic() + _OPENING
+    while not _locked(descriptor, fcntl.LOCK_SH):
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "another agent has been opening it for too long")
+        time.sleep(0.01)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+
+
+def _set_aside(path: Path) -> Path:
+    """Keep a damaged file, with its log, under a name that says when."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for count in range(1, 1000):
+        if not os.path.lexists(aside):
+            break
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{count}")
+    log, index = _beside(path)
+    os.rename(path, aside)
+    if os.path.lexists(log):
+        os.rename(log, aside.with_name(aside.name + "-wal"))
+    index.unlink(missing_ok=True)
+    _sync(path.parent)
+    return aside
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _said(error: OSError) -> str:
+    return f"{errno.errorcode.get(error.errno or 0, error.errno)}: {error.strerror}"

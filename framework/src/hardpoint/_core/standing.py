@@ -1,0 +1,37 @@
+"""Where a held device stands in the offer of this moment."""
+
+from __future__ import annotations
+
+import enum
+import os
+
+from hardpoint._core.records import Record
+from hardpoint.model import Device, Offer
+
+
+class Standing(enum.Enum):
+    """What may become of a hold on a device."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    """Gone from the node."""
+    WITHHELD = "withheld"
+    """On the node, and not to be used: a veto, a grant that ended, an admin's rule."""
+    UNKNOWN = "unknown"
+    """Not to be said now: its driver has not answered yet, or it is quarantined for another."""
+
+
+def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
+    """Return where a held device stands, and the device as it is known best."""
+    held = record.device
+    offered = offer.find(held.name, record.claim.dra_driver)
+    if offered is not None and offered.device.driver == held.driver:
+        if not any(taint.key == "absent" for taint in offered.taints):
+            return Standing.PRESENT, offered.device
+        return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
+    names = {held.name, held.entry, os.path.basename(held.entry), *held.origin.values()} - {""}
+    for withheld in offer.withheld:
+        if withheld.subject in names:
+            kept = withheld.rule == "quarantined"
+            return (Standing.UNKNOWN if kept else Standing.WITHHELD), held
+    return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
