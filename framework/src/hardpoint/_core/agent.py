@@ -33,7 +33,17 @@ from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
 from hardpoint.cdi_files import CdiDirectory
-from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
+from hardpoint.model import (
+    Claim,
+    ClaimKey,
+    Device,
+    Domain,
+    Event,
+    Hold,
+    HoldState,
+    Offer,
+    PreparedDevice,
+)
 from hardpoint.node import Node
 from hardpoint.platform import Platform
 from hardpoint.settings import AgentSettings
@@ -112,8 +122,14 @@ class HardpointAgent:
             report=self.report,
             writing=self.writing,
         )
+        self.node.held = self._held
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
+
+    def _held(self) -> dict[str, Device]:
+        """Return what claims hold, for drivers that keep listing what a holder changed."""
+        in_use = (HoldState.PREPARING, HoldState.HELD)
+        return {h.device.name: h.device for h in self._broker.holds() if h.state in in_use}
 
     async def _serve(self) -> None:
         async with anyio.create_task_group() as tasks:
