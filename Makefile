@@ -20,7 +20,7 @@ $(STAMP): requirements-dev.txt $(addsuffix /pyproject.toml,$(MEMBERS))
 	@touch $@
 
 run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back
-	@$(BIN)/python -m hardpoint.cli demo $(if $(MACHINE),--sysfs $(MACHINE))
+	@$(BIN)/python -m hardpoint.cli demo $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
 
 test: setup ## every test that needs no root, hardware or cluster
 	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"

@@ -1,0 +1,255 @@
+"""``hardpoint demo``: the real agent against an embedded kubelet and API server, one claim through.
+
+Everything is in a temporary directory and on loopback; the machine is only read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hardpoint._core.agent import HardpointAgent
+from hardpoint._core.offline import look
+from hardpoint.cli.common import add_settings, settings_of, this_machine
+from hardpoint.cli.output import fail, table
+from hardpoint.model import Offered
+from hardpoint.node import Node
+from hardpoint.recorded import open_machine
+from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
+
+if TYPE_CHECKING:
+    from hardpoint.testing.api_server import FakeApiServer
+    from hardpoint.testing.kubelet import FakeKubelet
+
+NODE = "demo"
+CLASS = "demo-device"
+CLAIM = "demo-claim"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    parser.add_argument("--sysfs", type=Path, metavar="TREE", help="publish a recorded machine")
+    parser.add_argument(
+        "--fallback",
+        type=Path,
+        metavar="TREE",
+        help="recorded machine to publish where this one has nothing to offer",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Choose the machine and walk a claim through."""
+    settings = settings_of(arguments)
+    if arguments.sysfs is not None:
+        return _on_recorded(arguments.sysfs, settings, f"the recorded machine {arguments.sysfs}")
+    node = this_machine(settings)
+    if anyio.run(look, node, settings).offer.devices:
+        return anyio.run(_demo, node, settings, "this machine")
+    if arguments.fallback is None:
+        return fail("this machine has nothing to offer (hardpoint devices --why); try --sysfs TREE")
+    _say(
+        f"This machine has nothing to offer (hardpoint devices --why tells the reasons), "
+        f"so a recorded one stands in: {arguments.fallback}"
+    )
+    return _on_recorded(arguments.fallback, settings, "the recorded machine")
+
+
+def _on_recorded(tree: Path, settings: AgentSettings, what: str) -> int:
+    with open_machine(tree) as node:
+        return anyio.run(_demo, node, settings, what)
+
+
+async def _demo(node: Node, settings: AgentSettings, what: str) -> int:
+    from hardpoint.testing.api_server import FakeApiServer
+    from hardpoint.testing.kubelet import FakeKubelet
+
+    with tempfile.TemporaryDirectory(prefix="hp-") as scratch:
+        root = Path(scratch)
+        node.name = NODE
+        async with (
+            FakeApiServer() as server,
+            FakeKubelet(
+                root / "kubelet", cdi=(root / "cdi",), get_claim=_reader(server)
+            ) as kubelet,
+        ):
+            server.add_node(NODE)
+            agent = HardpointAgent(_embedded(settings, root, server.url), node, events=False)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent.run)
+                status = await _walk(agent, server, kubelet, what)
+                tasks.cancel_scope.cancel()
+    return status
+
+
+def _embedded(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
+    paths = PathSettings(
+        state=root / "state",
+        cdi=root / "cdi",
+        kubelet=root / "kubelet",
+        device_plugins=root / "kubelet/device-plugins",
+    )
+    embedded = {"paths": paths, "kube": KubeSettings(url=url), "node_name": NODE}
+    return settings.model_copy(update={**embedded, "frontends": ("dra",)})
+
+
+def _reader(server: FakeApiServer) -> Any:
+    async def read(namespace: str, name: str) -> dict[str, Any]:
+        return server.get("resourceclaims", name, namespace)
+
+    return read
+
+
+# -- the walk -------------------------------------------------------------------------------------
+
+
+async def _walk(
+    agent: HardpointAgent, server: FakeApiServer, kubelet: FakeKubelet, what: str
+) -> int:
+    from hardpoint.testing.kubelet import Pod
+
+    _say(f"1. The agent reads {what} and publishes what it found")
+    try:
+        with anyio.fail_after(30):
+            await agent.started.wait()
+            domain = agent.domains[0].dra_driver
+            await kubelet.until_registered(domain)
+            await server.until(lambda: _published(server) == len(agent.offer.devices))
+    except TimeoutError:
+        return _stuck(agent)
+    _show_published(agent, server)
+
+    chosen = _choose(agent.offer.devices)
+    _say(f"2. A pod asks for {chosen.name}")
+    _allocate(server, chosen)
+    _show_claim(chosen)
+
+    _say("3. The kubelet asks the agent to prepare the claim")
+    pod = Pod(name="demo-pod", claims=(CLAIM,), uid="demo-pod-uid")
+    await kubelet.prepare(pod)
+    (file,) = agent.paths.cdi.glob("*.json")
+    print(f"The agent wrote {file.name}, from which the container runtime will read:\n")
+    print(_indented(json.dumps(json.loads(file.read_text()), indent=2)))
+    _show_received(kubelet.inject(pod).paths, chosen)
+    print(f"Until it ends, {chosen.name} is held: {', '.join(str(h) for h in agent.holds())}.")
+
+    _say("4. The pod ends, and the kubelet gives the claim back")
+    await kubelet.unprepare(pod)
+    left = list(agent.paths.cdi.glob("*.json"))
+    print(f"CDI files left: {len(left)}. Holds left: {len(agent.holds())}.")
+    _say(
+        "That was the whole road. Look further:\n"
+        "   hardpoint devices          what this machine offers (--why: what it does not)\n"
+        "   hardpoint slice            the ResourceSlice it would write\n"
+        "   hardpoint attributes       what a DeviceClass may ask for"
+    )
+    return 0 if not left else 1
+
+
+def _published(server: FakeApiServer) -> int:
+    return sum(len(each["spec"].get("devices", ())) for each in server.items("resourceslices"))
+
+
+def _stuck(agent: HardpointAgent) -> int:
+    for fault in agent.board.entries:
+        fail(f"{fault.source}: {fault.message}")
+    for plugin in agent.plugins.all if agent.plugins else ():
+        if plugin.state in ("refused", "missing"):
+            fail(f"{plugin.id}: {plugin.reason}")
+    return fail("the agent did not publish within 30 s")
+
+
+def _show_published(agent: HardpointAgent, server: FakeApiServer) -> None:
+    for each in server.items("resourceslices"):
+        devices = len(each["spec"].get("devices", ()))
+        print(f"ResourceSlice {each['metadata']['name']}: {devices} devices")
+    rows = [
+        (o.name, o.device.kind, "yes" if o.device.shareable else "", _nodes(o))
+        for o in agent.offer.devices[:20]
+    ]
+    print()
+    table(("device", "kind", "shared", "gives a container"), rows)
+    more = len(agent.offer.devices) - len(rows)
+    if more > 0:
+        print(f"… and {more} more")
+
+
+def _nodes(offered: Offered) -> str:
+    paths = [node.path for node in offered.device.nodes]
+    return " ".join(paths[:2]) + (f" +{len(paths) - 2}" if len(paths) > 2 else "")
+
+
+def _choose(devices: Sequence[Offered]) -> Offered:
+    """Take what a newcomer understands best: a GPU's render node, else a plain device."""
+    usable = [o for o in devices if o.claimable and not o.taints] or list(devices)
+    return next((o for o in usable if o.device.kind == "drm.render"), usable[0])
+
+
+def _allocate(server: FakeApiServer, chosen: Offered) -> None:
+    """Create the class and the claim, and do the scheduler's part."""
+    expression = f'device.driver == "{chosen.domain.dra_driver}"'
+    api = "resource.k8s.io/v1"
+    server.add(
+        {
+            "apiVersion": api,
+            "kind": "DeviceClass",
+            "metadata": {"name": CLASS},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        }
+    )
+    request = {"name": "device", "exactly": {"deviceClassName": CLASS}}
+    server.add(
+        {
+            "apiVersion": api,
+            "kind": "ResourceClaim",
+            "metadata": {"name": CLAIM, "namespace": "default"},
+            "spec": {"devices": {"requests": [request]}},
+        }
+    )
+    result = {
+        "request": "device",
+        "driver": chosen.domain.dra_driver,
+        "pool": NODE,
+        "device": chosen.name,
+    }
+    pod = {"resource": "pods", "name": "demo-pod", "uid": "demo-pod-uid"}
+    server.allocate("default", CLAIM, [result], reserved_for=[pod])
+
+
+def _show_claim(chosen: Offered) -> None:
+    attributes = chosen.device.attributes
+    selected = next((n for n in ("renderNode", "serial", "product", "kind") if n in attributes), "")
+    domain = chosen.domain.dra_driver
+    test = (
+        f'has(device.attributes["{domain}"].{selected})'
+        if attributes.get(selected) is True
+        else f'device.attributes["{domain}"].{selected} == "{attributes.get(selected, "")}"'
+    )
+    print("Its claim names a DeviceClass such as:\n")
+    print(
+        _indented(
+            "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata:\n"
+            f"  name: {CLASS}\nspec:\n  selectors:\n  - cel:\n      expression: >-\n"
+            f'        device.driver == "{domain}" &&\n        {test}'
+        )
+    )
+    print("\nThe scheduler's part is played here: it allocates the device to the claim.")
+
+
+def _show_received(paths: Sequence[str], chosen: Offered) -> None:
+    print(f"\nA container of the pod finds {', '.join(paths) or 'no node'}, and nothing else of ")
+    print(f"{chosen.device.attributes.get('name', chosen.name)}. No privilege, no host mount.")
+
+
+def _say(text: str) -> None:
+    print(f"\n{text}\n" if not text.startswith("This machine") else f"{text}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
