@@ -1,0 +1,393 @@
+"""A fake API server: real HTTP on loopback, as strict as the real one about DRA objects.
+
+``resource.k8s.io`` in v1, v1beta2 and v1beta1 over one storage, core ``v1`` nodes, pods, namespaces
+and events; list, watch, server-side apply, preconditions, limits, feature gates of a chosen minor
+release, tokens that expire. Tests and ``make run`` use it; nothing in it needs a cluster::
+
+    async with FakeApiServer(minor=37) as server:
+        server.add_node("node-a")
+        kube = Kube.at(server.url)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+
+from hardpoint.testing._api_http import Dropped, HttpAnswer, HttpRequest, serve_connection
+from hardpoint.testing._api_paths import (
+    Seen,
+    Trouble,
+    answer,
+    body_of,
+    discovery,
+    served_versions,
+    target_of,
+    verb_of,
+)
+from hardpoint.testing._api_schema import GATES
+from hardpoint.testing._api_status import ApiProblem, Json, qualified
+from hardpoint.testing._api_store import Kind, Store
+from hardpoint.testing._api_verbs import KINDS, SLICES, Verbs
+from hardpoint.testing._api_watch import Target, shown
+
+_USER = "system:serviceaccount:hardpoint:hardpoint"
+_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class FakeApiServer:
+    """An API server on a loopback port; ``async with`` it.
+
+    ``minor`` is the release it behaves as, ``gates`` feature gates that differ from that release's
+    defaults, ``versions`` what it serves of resource.k8s.io.
+    """
+
+    def __init__(
+        self,
+        *,
+        minor: int = 37,
+        versions: tuple[str, ...] | None = None,
+        gates: Mapping[str, bool] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.minor, self._port = minor, port
+        self.versions = versions or served_versions(minor)
+        self.gates = {name: minor >= since for name, since in GATES.items()} | dict(gates or {})
+        self.requests: list[Seen] = []
+        self._store = Store()
+        self._verbs = Verbs(self._store, minor, lambda gate: self.gates.get(gate, False))
+        self._tokens: set[str] = set()
+        self._denied: set[tuple[str, str]] = set()
+        self._troubles: list[Trouble] = []
+        self._connections: set[anyio.CancelScope] = set()
+        self._down = False
+        self._exits = AsyncExitStack()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> FakeApiServer:
+        await self._exits.__aenter__()
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._port)
+        self._exits.push_async_callback(listener.aclose)
+        self._port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - a socket
+        tasks = await self._exits.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(listener.serve, self._connection)
+        self._exits.callback(tasks.cancel_scope.cancel)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exits.__aexit__(kind, error, trace)
+
+    @property
+    def url(self) -> str:
+        """Where it listens: ``http://127.0.0.1:41234``."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def _connection(self, stream: SocketStream) -> None:
+        with anyio.CancelScope() as scope:
+            self._connections.add(scope)
+            try:
+                if self._down:
+                    await stream.aclose()
+                else:
+                    await serve_connection(stream, self._answer)
+            finally:
+                self._connections.discard(scope)
+
+    # -- what goes wrong --------------------------------------------------------------------------
+
+    @property
+    def down(self) -> bool:
+        """True while every connection is closed as it comes."""
+        return self._down
+
+    @down.setter
+    def down(self, value: bool) -> None:
+        self._down = value
+        for scope in list(self._connections) if value else ():
+            scope.cancel()
+
+    def trouble(self, **what: Any) -> Trouble:
+        """Let requests fail; the fields of ``Trouble`` say which and how."""
+        trouble = Trouble(**what)
+        self._troubles.append(trouble)
+        return trouble
+
+    def require_token(self, *tokens: str) -> None:
+        """Accept these bearer tokens alone; none accepts everybody again."""
+        self._tokens = set(tokens)
+
+    def deny(self, verb: str, plural: str) -> None:
+        """Answer 403, as RBAC does: ``deny("create", "resourceslices")``; ``*`` is every verb."""
+        self._denied.add((verb, plural))
+
+    def allow(self, verb: str, plural: str) -> None:
+        """End a ``deny``."""
+        self._denied.discard((verb, plural))
+
+    def close_watches(self) -> None:
+        """End every watch as if its time was over."""
+        self._verbs.switches.closed += 1
+        self._store.wake()
+
+    def drop_watches(self) -> None:
+        """Break every watch in the middle."""
+        self._verbs.switches.dropped += 1
+        self._store.wake()
+
+    def bookmark(self) -> None:
+        """Send every watch a bookmark now; otherwise there is one a minute."""
+        self._verbs.switches.bookmarks += 1
+        self._store.wake()
+
+    def compact(self) -> None:
+        """Forget the past: a watch from before gets 410."""
+        self._store.compact()
+        self._store.wake()
+
+    # -- what others do ---------------------------------------------------------------------------
+
+    @property
+    def resource_version(self) -> str:
+        """The revision of the last write."""
+        return str(self._store.revision)
+
+    def add(self, body: Json) -> Json:
+        """Create an object as another client would, any status included; return it as stored.
+
+        Raises ``ApiProblem`` for what the server would refuse.
+        """
+        target = self._target_of(body)
+        status = copy.deepcopy(body.get("status"))
+        stored = self._verbs.create(target, copy.deepcopy(body), {}, "test")
+        if status is not None:
+            self.edit(target.kind.plural, stored["metadata"]["name"], target.namespace).update(
+                status=status
+            )
+            stored = self.get(target.kind.plural, stored["metadata"]["name"], target.namespace)
+        return shown(target, stored)
+
+    def add_node(self, name: str, labels: Mapping[str, str] | None = None) -> Json:
+        """Create a node; its UID is new every time."""
+        return self.add(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": dict(labels or {})},
+            }
+        )
+
+    def get(self, plural: str, name: str, namespace: str = "", version: str = "v1") -> Json:
+        """Return a copy of one object. Raises ``ApiProblem`` with code 404."""
+        kind = self._kind(plural)
+        target = Target(kind, version, namespace, name)
+        return shown(target, self._store.get(kind, namespace, name).body)
+
+    def items(self, plural: str, version: str = "v1") -> list[Json]:
+        """Return copies of a collection, in order of name."""
+        kind = self._kind(plural)
+        stored = sorted(self._store.all(kind).items())
+        return [shown(Target(kind, version), found.body) for _, found in stored]
+
+    def edit(self, plural: str, name: str, namespace: str = "") -> _Edit:
+        """Change an object behind everybody's back: ``edit(...).update(status={...})``."""
+        return _Edit(self, self._kind(plural), namespace, name)
+
+    def remove(self, plural: str, name: str, namespace: str = "") -> None:
+        """Take an object away at once, without preconditions, grace or finalizers."""
+        kind = self._kind(plural)
+        self._store.remove(kind, self._store.get(kind, namespace, name))
+
+    def wipe(self, node: str, driver: str = "") -> int:
+        """Delete a node's slices, as its kubelet does when it starts; return how many."""
+        fields = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
+        target = Target(SLICES, self.versions[0])
+        return self._verbs.delete_collection(target, {"fieldSelector": fields})
+
+    def allocate(
+        self,
+        namespace: str,
+        name: str,
+        results: list[Json],
+        *,
+        config: list[Json] | None = None,
+        reserved_for: list[Json] | None = None,
+    ) -> Json:
+        """Allocate a claim, as the scheduler does; return it."""
+        devices: Json = {"results": results, "config": config or []}
+        status = {"allocation": {"devices": devices}, "reservedFor": reserved_for or []}
+        self.edit("resourceclaims", name, namespace).update(status=status)
+        return self.get("resourceclaims", name, namespace)
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait until something is true of the server; looks after every change and request.
+
+        Raises ``TimeoutError``.
+        """
+        with anyio.fail_after(seconds):
+            while not condition():
+                await self._store.changed.wait()
+
+    # -- what was asked of it ---------------------------------------------------------------------
+
+    def writes(self, plural: str = "") -> list[Seen]:
+        """Return the requests that changed something, dry runs excepted."""
+        return [
+            seen
+            for seen in self.requests
+            if seen.method in _WRITES
+            and seen.status in (200, 201)
+            and "dryRun" not in seen.query
+            and f"/{plural}" in seen.path
+        ]
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+        seen = Seen(request.method, request.path, dict(request.query))
+        self.requests.append(seen)
+        self._store.wake()
+        try:
+            lose = await self._meet_trouble(request)
+            said = self._handle(request, seen)
+        except ApiProblem as problem:
+            later = (("Retry-After", "1"),) if problem.code in (429, 503) else ()
+            said = answer(problem.code, problem.status(), later)
+            lose = False
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+            problem = ApiProblem(
+                500, f"this fake cannot handle it: {type(error).__name__}: {error}"
+            )
+            said, lose = answer(500, problem.status()), False
+        if lose:
+            raise Dropped
+        seen.status = said.status
+        self._store.wake()
+        return said
+
+    async def _meet_trouble(self, request: HttpRequest) -> bool:
+        for trouble in [found for found in self._troubles if found.hits(request)]:
+            trouble.met += 1
+            if trouble.before is not None:
+                done = trouble.before()
+                if isinstance(done, Awaitable):
+                    await done
+            if trouble.hang:
+                await anyio.sleep_forever()
+            await anyio.sleep(trouble.delay)
+            if trouble.drop:
+                raise Dropped
+            if trouble.status:
+                raise ApiProblem(trouble.status, trouble.message)
+            if trouble.lose:
+                return True
+        return False
+
+    def _handle(self, request: HttpRequest, seen: Seen) -> HttpAnswer:
+        self._authenticate(request)
+        if request.too_large:
+            raise ApiProblem(413, "Request entity too large: limit is 3145728")
+        steps = request.path.strip("/").split("/")
+        found = discovery(steps, self.minor, self.versions)
+        if found is not None:
+            return answer(200, found)
+        target = target_of(steps, self.versions)
+        if target is None:
+            return HttpAnswer(404, b"404 page not found\n", "text/plain; charset=utf-8")
+        self._authorize(verb_of(request, target), target)
+        seen.body = body_of(request)
+        return self._dispatch(request, target, seen.body)
+
+    def _authenticate(self, request: HttpRequest) -> None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if self._tokens and not (scheme == "Bearer" and token in self._tokens):
+            raise ApiProblem(401, "Unauthorized")
+
+    def _authorize(self, verb: str, target: Target) -> None:
+        plural, group = target.kind.plural, target.kind.group
+        resource = f"{plural}/{target.subresource}" if target.subresource else plural
+        if not self._denied & {(verb, resource), ("*", resource)}:
+            return
+        scope = (
+            f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+        )
+        message = (
+            f'{qualified(group, plural)} is forbidden: User "{_USER}" cannot {verb} resource '
+            f'"{resource}" in API group "{group}" {scope}'
+        )
+        raise ApiProblem(403, message, details={"group": group, "kind": plural})
+
+    def _dispatch(self, request: HttpRequest, target: Target, body: Any) -> HttpAnswer:
+        who = request.headers.get("user-agent", "unknown").split("/")[0]
+        query, verbs = request.query, self._verbs
+        if request.method == "GET":
+            return self._read(target, query)
+        if request.method == "DELETE":
+            if not target.name:
+                verbs.delete_collection(target, query)
+                return answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+            return answer(200, shown(target, verbs.delete(target, body or {}, query)))
+        if not isinstance(body, dict):
+            raise ApiProblem(400, "the object provided is unrecognized (must be of type object)")
+        if request.method == "POST" and not target.name:
+            return answer(201, shown(target, verbs.create(target, body, query, who)))
+        if request.method == "PUT" and target.name:
+            return answer(200, shown(target, verbs.replace(target, body, query, who)))
+        if request.method == "PATCH" and target.name:
+            content = request.headers.get("content-type", "").partition(";")[0]
+            return answer(200, shown(target, verbs.patch(target, body, content, query, who)))
+        raise ApiProblem(405, "the server does not allow this method on the requested resource")
+
+    def _read(self, target: Target, query: dict[str, str]) -> HttpAnswer:
+        if target.name:
+            found = self._store.get(target.kind, target.namespace, target.name)
+            return answer(200, shown(target, found.body))
+        if query.get("watch") in ("true", "1"):
+            return HttpAnswer(200, chunks=self._verbs.watch(target, query))
+        return answer(200, self._verbs.list(target, query))
+
+    # -- paths ------------------------------------------------------------------------------------
+
+    def _kind(self, plural: str) -> Kind:
+        return next(kind for kind in KINDS if kind.plural == plural)
+
+    def _target_of(self, body: Json) -> Target:
+        group, _, version = body["apiVersion"].rpartition("/")
+        kind = next(k for k in KINDS if (k.group, k.name) == (group, body["kind"]))
+        namespace = body["metadata"].get("namespace", "") if kind.namespaced else ""
+        return Target(kind, version, namespace, body["metadata"].get("name", ""))
+
+
+class _Edit:
+    """A change to one object that no client of the API made."""
+
+    def __init__(self, server: FakeApiServer, kind: Kind, namespace: str, name: str) -> None:
+        self._store, self._kind = server._store, kind
+        self._key = (namespace, name)
+
+    def update(self, **parts: Any) -> None:
+        """Replace whole parts: ``spec``, ``status``, or fields of ``metadata``."""
+
+        def change(body: Json) -> None:
+            body["metadata"].update(parts.pop("metadata", {}))
+            body.update(parts)
+
+        self.change(change)
+
+    def change(self, change: Callable[[Json], object]) -> None:
+        """Let a function change a copy of the object, and store that."""
+        old = self._store.get(self._kind, *self._key)
+        body = copy.deepcopy(old.body)
+        change(body)
+        self._store.update(self._kind, old, body, old.owners)
