@@ -266,10 +266,8 @@ class FakeApiServer:
             said = answer(problem.code, problem.status(), later)
             lose = False
         except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
-            problem = ApiProblem(
-                500, f"this fake cannot handle it: {type(error).__name__}: {error}"
-            )
-            said, lose = answer(500, problem.status()), False
+            broken = ApiProblem(500, f"this fake cannot do it: {type(error).__name__}: {error}")
+            said, lose = answer(500, broken.status()), False
         if lose:
             raise Dropped
         seen.status = said.status
