@@ -164,11 +164,22 @@ class Kube:
         return await self._ask(Request("PUT", path, body, _written()))
 
     async def apply(
-        self, resource: Resource, body: Json, *, namespace: str = "", subresource: str = ""
+        self,
+        resource: Resource,
+        body: Json,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
     ) -> Json:
-        """Apply what we say of an object (server-side apply, forced), or of its ``status``."""
+        """Apply what we say of an object (server-side apply, forced), or of its ``status``.
+
+        What ``manager`` said before and does not say now is removed, so two writers of one list
+        need two names.
+        """
         path = resource.path(namespace, body["metadata"]["name"], subresource)
-        return await self._ask(Request("PATCH", path, body, {**_written(), "force": "true"}))
+        query = {**_written(), "fieldManager": manager, "force": "true"}
+        return await self._ask(Request("PATCH", path, body, query))
 
     async def delete(
         self,
