@@ -103,10 +103,7 @@ class Broker:
         with _as_hold_errors():
             async with self._turn(key, ends=True):
                 records = await self._of_key(key)
-                for record in records:
-                    if not record.readable:
-                        await self._steps.quarantine(record, record.why)
-                await self._steps.undo([record for record in records if record.readable])
+                await self._steps.undo(records)
                 if not await self._ledger.of_claim(key.uid):
                     await self._upkeep.remove_files(key.uid)
         if records:

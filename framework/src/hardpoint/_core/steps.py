@@ -182,8 +182,8 @@ class Steps:
     async def undo(self, records: Sequence[Record]) -> None:
         """Undo holds of one claim, the last first, and end them.
 
-        One that its driver failed to undo three times ends as a quarantine of its device. Raises
-        ``HoldError`` while one is left.
+        One that its driver failed to undo three times, or whose record cannot be read, ends as a
+        quarantine of its device. Raises ``HoldError`` while one is left.
         """
         if not records:
             return
@@ -192,7 +192,7 @@ class Steps:
             await self.ledger.release(held)
         failures: list[_Failure] = []
         undone = []
-        for record in reversed(records):
+        for record in reversed([r for r in records if r.readable]):
             try:
                 await self.unprepare(record)
             except (HookFault, TryAgain, Refuse) as error:
@@ -200,6 +200,7 @@ class Steps:
             else:
                 undone.append(record)
         quarantined, left = await self._count(failures)
+        quarantined += [(r, HoldFailed(r.why)) for r in records if not r.readable]
         ended = [*undone, *(record for record, _ in quarantined)]
         await self.write_files(records[0].claim.uid, {}, {record.id for record in ended})
         for record, failure in quarantined:

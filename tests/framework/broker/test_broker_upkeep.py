@@ -1,0 +1,434 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+from broker_world import MAJOR, World, claim, prepare
+from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, TryAgain
+from hardpoint.model import Device, HoldState, Withheld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.card("card-a", 1)
+    made.card("card-b", 2)
+    return made
+
+
+def nodes_of(world: World, uid: str) -> list[str]:
+    return [
+        node["path"]
+        for device in json.loads(world.file(uid))["devices"]
+        for node in device["containerEdits"]["deviceNodes"]
+    ]
+
+
+# -- restart and reboot ---------------------------------------------------------------------------
+
+
+async def test_a_restart_finds_its_holds_and_prepares_nothing_again(world: World) -> None:
+    async with world.broker() as broker:
+        answer = await prepare(broker, claim("u1", "card-a"))
+    async with world.broker() as broker:
+        await broker.restore()
+        assert await prepare(broker, claim("u1", "card-a")) == answer
+        assert world.cards.calls == ["prepare card-a"]
+        with pytest.raises(HoldConflict):
+            await prepare(broker, claim("u2", "card-a"))
+
+
+async def test_a_lost_cdi_file_is_back_before_anything_is_registered(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        good = world.file("u1")
+    (world.cdi / "hardpoint.dev-u1.json").unlink()
+    async with world.broker() as broker:
+        await broker.restore()
+        assert world.file("u1") == good
+        assert world.cards.calls == ["prepare card-a"]
+
+
+async def test_a_reboot_makes_every_hold_true_again(world: World) -> None:
+    """kubernetes-sigs/dra-driver-nvidia-gpu#951: a reboot is not a restart of the plugin."""
+    async with world.broker() as broker:
+        answer = await prepare(broker, claim("u1", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+    world.reboot()
+    world.node.put("/dev/card-a", 61)
+    world.card("card-a", 61)
+    async with world.broker() as broker:
+        await broker.restore()
+        assert world.cards.calls[2:] == ["prepare card-a", "prepare card-b"]
+        assert world.files() == ["hardpoint.dev-u1.json", "hardpoint.dev-u2.json"]
+        assert '"minor": 61' in world.file("u1")
+        assert await prepare(broker, claim("u1", "card-a")) == answer
+        assert len(world.cards.calls) == 4
+
+
+async def test_a_device_that_comes_late_after_a_reboot_is_prepared_when_it_comes(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    world.reboot()
+    world.unplug("card-a")
+    async with world.broker() as broker:
+        await broker.restore()
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+        with pytest.raises(HoldConflict):
+            await prepare(broker, claim("u2", "card-a"))
+        world.card("card-a", 1)
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/card-a"]
+        assert world.cards.calls == ["prepare card-a", "prepare card-a"]
+
+
+async def test_a_driver_that_fails_after_a_reboot_is_asked_again(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+    world.reboot()
+    world.cards.faults["prepare card-a"] = RuntimeError("firmware")
+    async with world.broker() as broker:
+        await broker.restore()
+        assert world.files() == ["hardpoint.dev-u2.json"]
+        await broker.attend()
+        assert len(world.told("hold-not-renewed")) == 1  # said once, not with every try
+        world.cards.faults = {}
+        await broker.attend()
+        assert world.files() == ["hardpoint.dev-u1.json", "hardpoint.dev-u2.json"]
+
+
+async def test_a_half_done_hold_is_undone_at_start(world: World) -> None:
+    world.hooks.hanging = {"prepare_device"}
+    async with world.broker() as broker:
+        with pytest.raises(Exception, match="still running"):
+            await prepare(broker, claim("u1", "card-a"))
+    world.hooks.hanging.clear()
+    world.hooks.under_way.clear()
+    async with world.broker() as broker:
+        await broker.restore()
+        assert (broker.holds(), world.cards.calls) == ((), ["unprepare card-a"])
+
+
+async def test_a_release_that_was_begun_is_finished_at_start(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.cards.faults["unprepare"] = RuntimeError("stuck")
+        with pytest.raises(HoldFailed):
+            await broker.unprepare(claim("u1").key)
+    world.cards.faults = {}
+    async with world.broker() as broker:
+        await broker.restore()
+        assert (broker.holds(), world.files()) == ((), [])
+
+
+async def test_an_agent_that_starts_leaves_alone_what_the_other_is_doing(world: World) -> None:
+    entered, go = anyio.Event(), anyio.Event()
+
+    class Slow:
+        async def prepare_device(self, device: Device) -> None:
+            entered.set()
+            await go.wait()
+
+    world.hooks.drivers["slow"] = Slow()
+    world.add(Device(name="slow-0", kind="x", driver="slow"))
+    async with world.broker() as old, world.broker() as new:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(prepare, old, claim("u1", "slow-0"))
+            await entered.wait()
+            await new.restore()
+            assert [hold.state for hold in old.holds()] == [HoldState.PREPARING]
+            go.set()
+        await new.attend()
+        assert await prepare(new, claim("u1", "slow-0"))
+        assert world.files() == ["hardpoint.dev-u1.json"]
+
+
+async def test_a_driver_that_has_not_answered_yet_loses_nothing(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        before = world.file("u1")
+    offered = world.devices.pop("card-a")
+    world.complete = False
+    async with world.broker() as broker:
+        await broker.restore()
+        await broker.refresh(world.offer())
+        assert world.file("u1") == before
+        world.devices["card-a"], world.complete = offered, True
+        await broker.refresh(world.offer())
+        assert world.file("u1") == before
+
+
+async def test_temporary_files_of_a_process_that_died_are_removed_and_no_others(
+    world: World,
+) -> None:
+    for name in (".hardpoint.dev-u9.tmp", ".other.dev-u9.tmp", "hardpoint.dev.tmp", "x.yaml"):
+        (world.cdi / name).write_text("{")
+    async with world.broker() as broker:
+        await broker.restore()
+    assert world.files() == [".other.dev-u9.tmp", "hardpoint.dev.tmp", "x.yaml"]
+
+
+# -- refresh --------------------------------------------------------------------------------------
+
+
+async def test_a_refresh_follows_new_node_numbers(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.card("card-a", 33)
+        await broker.refresh(world.offer())
+        assert '"minor": 33' in world.file("u1")
+        assert len(world.told("claim-refreshed")) == 1
+
+
+async def test_a_refresh_without_a_change_writes_nothing(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        path = world.cdi / "hardpoint.dev-u1.json"
+        before = path.stat()
+        ledger = (world.state / "ledger.db-wal").stat()
+        await broker.refresh(world.offer())
+        assert path.stat() == before
+        assert (world.state / "ledger.db-wal").stat() == ledger
+        assert world.told("claim-refreshed") == []
+
+
+async def test_a_device_that_is_gone_is_refused_by_the_runtime_until_it_is_back(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        good = world.file("u1")
+        world.unplug("card-a")
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+        with pytest.raises(HoldFailed, match="not on the node"):
+            await prepare(broker, claim("u1", "card-a"))
+        world.card("card-a", 1)
+        await broker.refresh(world.offer())
+        assert world.file("u1") == good
+
+
+async def test_a_device_that_left_the_offer_without_a_word_is_gone(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        del world.devices["card-a"]
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+
+
+async def test_a_vetoed_device_is_withheld_from_its_claim_and_the_prepare_refused(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        good = world.file("u1")
+        world.veto("card-a")
+        with pytest.raises(HoldDenied, match="may not be used") as refused:
+            await prepare(broker, claim("u1", "card-a"))
+        assert refused.value.reason == "revoked"
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-withheld"]
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-withheld"]
+        world.withheld.clear()
+        world.card("card-a", 1)
+        await broker.refresh(world.offer())
+        assert world.file("u1") == good
+
+
+async def test_hardware_withheld_under_its_address_is_withheld_from_its_claim(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        world.card("card-c", 3)
+        await prepare(broker, claim("u1", "card-c"))
+        del world.devices["card-c"]
+        world.withheld.append(Withheld("card-c", "disk-in-use", "it is mounted"))
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-withheld"]
+
+
+async def test_numbers_that_now_name_another_device_are_not_left_in_the_file(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.node.put("/dev/card-a", 99)  # the scan has not seen it yet
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+        world.node.put("/dev/card-a", 1)
+        await broker.attend()
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/card-a"]
+
+
+async def test_a_quarantine_for_one_claim_leaves_the_others_of_a_shared_device(
+    world: World,
+) -> None:
+    world.card("shared-0", 9, shareable=True)
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "shared-0"))
+        await prepare(broker, claim("u2", "shared-0"))
+        good = world.file("u2")
+        del world.devices["shared-0"]
+        world.withheld.append(Withheld("shared-0", "quarantined", "stuck"))
+        await broker.refresh(world.offer())
+        assert world.file("u2") == good
+
+
+async def test_one_claim_that_cannot_be_refreshed_holds_up_no_other(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+        world.cards.faults["deliver"] = RuntimeError("bug")
+        await broker.refresh(world.offer())
+        world.cards.faults = {}
+        world.card("card-b", 44)
+        (world.cdi / "hardpoint.dev-u1.json").write_text("{torn")
+        await broker.refresh(world.offer())
+        assert '"minor": 44' in world.file("u2")
+        assert nodes_of(world, "u1") == ["/dev/card-a"]
+
+
+async def test_a_node_not_there_for_a_moment_is_not_a_fault(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.cards.faults["deliver"] = TryAgain("renumbering")
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+        assert world.told("hold-not-renewed") == []
+
+
+# -- CDI files without holds, holds without a ledger ----------------------------------------------
+
+
+def lose_ledger(world: World) -> None:
+    for file in world.state.glob("ledger.db*"):
+        file.unlink()
+
+
+async def test_a_lost_ledger_is_found_again_in_the_cdi_files(world: World) -> None:
+    """kubernetes-sigs/dra-example-driver#248: the kubelet does not prepare again by itself."""
+    async with world.broker() as broker:
+        answer = await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        await broker.restore()
+        with pytest.raises(HoldConflict, match="claim u1"):
+            await prepare(broker, claim("u2", "card-a"))
+        await prepare(broker, claim("u3", "card-b"))
+        assert world.files() == ["hardpoint.dev-u1.json", "hardpoint.dev-u3.json"]
+        assert await prepare(broker, claim("u1", "card-a")) == answer
+        await broker.unprepare(claim("u1").key)
+        await prepare(broker, claim("u2", "card-a"))
+
+
+async def test_a_claim_found_again_may_end_without_ever_being_prepared_anew(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        await broker.restore()
+        await broker.unprepare(claim("u1").key)
+        assert (broker.holds(), world.files(), list((world.root / "hw").iterdir())) == ((), [], [])
+
+
+async def test_a_damaged_ledger_is_kept_aside_and_devices_in_use_stay_held(world: World) -> None:
+    """kubernetes-sigs/dra-driver-nvidia-gpu#1100: a bad file must not stop the node."""
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    (world.state / "ledger.db").write_bytes(b"\0" * 8192)
+    async with world.broker() as broker:
+        await broker.restore()
+        assert len(world.told("ledger-damaged")) == 1
+        assert len(list(world.state.glob("ledger.db.damaged-*"))) == 1
+        with pytest.raises(HoldConflict):
+            await prepare(broker, claim("u2", "card-a"))
+    async with world.broker() as broker:
+        await broker.restore()
+        assert len(world.told("ledger-damaged")) == 1  # the new one is good
+        assert [hold.device.name for hold in broker.holds()] == ["card-a"]
+
+
+async def test_a_device_that_nobody_publishes_any_more_is_held_by_its_nodes(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    device = world.devices.pop("card-a").device
+    async with world.broker() as broker:
+        await broker.restore()
+        world.add(Device(name="other", kind="x", nodes=device.nodes, driver="plain"))
+        with pytest.raises(HoldConflict, match=f"char:{MAJOR}:1"):
+            await prepare(broker, claim("u2", "other"))
+
+
+async def test_the_longest_name_that_fits_is_the_device_that_a_file_means(world: World) -> None:
+    world.card("card-a-1", 7)
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a-1"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        await broker.restore()
+        assert [hold.device.name for hold in broker.holds()] == ["card-a-1"]
+        await prepare(broker, claim("u2", "card-a"))
+
+
+async def test_a_corrupt_file_of_ours_is_told_and_the_others_are_found(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+    lose_ledger(world)
+    (world.cdi / "hardpoint.dev-u1.json").write_text('{"cdiVersion": "0.5.0"')
+    async with world.broker() as broker:
+        await broker.restore()
+        assert [hold.claim.uid for hold in broker.holds()] == ["u2"]
+        (event,) = world.told("cdi-unreadable")
+        assert "hardpoint.dev-u1.json" in event.message
+        assert "hardpoint.dev-u1.json" in world.files()
+
+
+async def test_an_orphan_is_removed_after_a_minute_and_strangers_files_never(
+    world: World,
+) -> None:
+    """google/dranet#232: what is younger than this process is no orphan."""
+    async with world.broker() as broker:
+        await broker.restore()
+        await prepare(broker, claim("u1", "card-a"))
+        content = world.file("u1")
+    for name in ("hardpoint.dev-u2.json", "hardpoint.dev-u3.json"):
+        (world.cdi / name).write_text(content.replace("u1-", f"{name[14:16]}-"))
+    (world.cdi / "hardpoint.dev-gpus.json").write_text(content.replace("u1-", "all-"))
+    (world.cdi / "nvidia.com-u2.json").write_text(content)
+    for name in world.files():
+        os.utime(world.cdi / name, (world.now - 500, world.now - 500))
+    os.utime(world.cdi / "hardpoint.dev-u3.json", (world.now + 1, world.now + 1))
+    async with world.broker() as broker:
+        await broker.restore()
+        await broker.attend()
+        assert "hardpoint.dev-u2.json" in world.files()
+        world.now += 61
+        await broker.attend()
+        assert world.files() == [
+            "hardpoint.dev-gpus.json",
+            "hardpoint.dev-u1.json",
+            "hardpoint.dev-u3.json",
+            "nvidia.com-u2.json",
+        ]
+
+
+async def test_tend_does_what_is_due_and_ends_when_it_is_cancelled(world: World) -> None:
+    world.cards.releases = True
+    async with world.broker() as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.tend)
+        await prepare(broker, claim("u1", "card-a"))
+        await broker.unprepare(claim("u1").key)
+        with anyio.fail_after(10):
+            while broker.quarantined():  # noqa: ASYNC110 - the ledger sets no event
+                await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert world.cards.calls[-1] == "release card-a"
