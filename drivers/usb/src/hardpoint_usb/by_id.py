@@ -14,13 +14,14 @@ _LONGEST = 64
 def by_id(node: Node, nodes: Iterable[DeviceNode]) -> str:
     """Return the name of the first node that has one; ``""`` without udev's database.
 
-    Two adapters with equal serial numbers share one name, and udev's last word decides whose it is
-    (serialport/node-serialport issue 329): so only a link that leads here counts.
+    Two adapters with equal serial numbers share one name, and the last to be plugged in has it
+    (serialport/node-serialport issue 329): such a name is nobody's.
     """
     for one in nodes:
         for link in _links(node, one):
             name = os.path.basename(link)
-            if len(name.encode()) <= _LONGEST and _leads_to(node, link, one):
+            fits = len(name.encode()) <= _LONGEST
+            if fits and _leads_to(node, link, one) and _claimants(node, link) <= 1:
                 return name
     return ""
 
@@ -39,3 +40,12 @@ def _leads_to(node: Node, link: str, one: DeviceNode) -> bool:
     except OSError:
         return False
     return os.path.basename(target) == os.path.basename(one.path)
+
+
+def _claimants(node: Node, link: str) -> int:
+    """Return how many devices udev knows that want this name (udev-node.c, link_prioritize)."""
+    escaped = link.replace("\\", "\\x5c").replace("/", "\\x2f")
+    try:
+        return len(os.listdir(os.path.join(node.run, "udev/links", escaped)))
+    except OSError:
+        return 1

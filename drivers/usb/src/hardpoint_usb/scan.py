@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from hardpoint import Device, DeviceNode, Entry, Node, Part, Topology, shared
+from hardpoint.attributes import text
 from hardpoint.model import Listed
 from hardpoint.node import described
 
@@ -129,4 +130,5 @@ class Scan:
 
 
 def _unit(port: Port) -> tuple[str, str, str]:
-    return port.vendor, port.product, port.serial
+    """Return what tells a unit, the serial number as it is published: cut."""
+    return port.vendor, port.product, text(port.serial)

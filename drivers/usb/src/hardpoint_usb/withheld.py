@@ -56,17 +56,13 @@ def undriven(port: Port, one: Interface) -> Withheld:
         return Withheld(one.address, "in-use", "a program has claimed this interface through usbfs")
     if one.driver:
         return Withheld(one.address, "plumbing", f"the {one.driver} driver only serves the bus")
-    hint = (
-        f": modprobe -R '{one.modalias}' names the ones" if _ALIAS.fullmatch(one.modalias) else ""
-    )
+    hint = f"; modprobe -R '{one.modalias}' names modules" if _ALIAS.fullmatch(one.modalias) else ""
     reach = (
-        ", or ask for usbfs in a claim on another interface of the device"
+        ". A claim on another interface of the device may ask for usbfs to reach it"
         if any(other.driven and other.nodes for other in port.interfaces)
         else ""
     )
-    return Withheld(
-        one.address, "undriven", f"no kernel driver is bound. Load its module{hint}{reach}"
-    )
+    return Withheld(one.address, "undriven", f"no kernel driver is bound{hint}{reach}")
 
 
 def no_node(one: Interface) -> Withheld:
