@@ -1,0 +1,113 @@
+"""Why hardware is not offered, in sentences that a person can act on.
+
+Subjects are ``<bus> <address>``, followed by a node or disk where only that is kept back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hardpoint import DeviceNode, Entry, Withheld
+
+from hardpoint_pci_drm.pci import class_word, hexadecimal
+
+PLUMBING = frozenset({"pcieport", "shpchp"})
+"""Drivers of what carries other devices."""
+
+PASSTHROUGH = frozenset({"vfio-pci", "pci-stub", "xen-pciback"})
+"""Drivers that keep a function for a virtual machine."""
+
+RULES = {
+    "no-driver": "no kernel driver is bound to it",
+    "no-nodes": "its driver makes no node in /dev",
+    "plumbing": "it carries other devices, which are listed by themselves",
+    "passthrough": "it is kept for a virtual machine",
+    "platform": "the machine itself uses it",
+    "framebuffer": "it has a frame buffer and nothing else",
+    "controller": "it is a storage controller, whose disks are offered one by one",
+    "disk-in-use": "the machine itself uses the disk",
+}
+"""Every rule of this driver, and what it means."""
+
+
+def subject(owner: Entry, what: str = "") -> str:
+    """Return how hardware is called in a list of what is not offered."""
+    return f"{owner.subsystem or 'sys'} {owner.address} {what}".rstrip()
+
+
+def undriven(owner: Entry, code: str) -> Withheld:
+    """Say why a device without a driver is not offered."""
+    if class_word(code) == "bridge":
+        reason = "it is a bridge: what is behind it is listed by itself"
+        return Withheld(subject(owner), "plumbing", reason)
+    what = "this GPU" if class_word(code) == "display" else "it"
+    return Withheld(
+        subject(owner),
+        "no-driver",
+        f"no kernel driver is bound to {what}, so it has no nodes to deliver: load the module "
+        f"that knows {owner.get('modalias') or 'it'}, for instance with modprobe",
+    )
+
+
+def plumbing(owner: Entry) -> Withheld:
+    """Say why a port is not offered."""
+    reason = f"it is a port, driven by {owner.driver}: what is behind it is listed by itself"
+    return Withheld(subject(owner), "plumbing", reason)
+
+
+def ownerless(owner: Entry) -> Withheld:
+    """Say why nodes on the board are not offered that no driver answers for."""
+    reason = "it has nodes in /dev, but no kernel driver is bound to it that could answer for them"
+    return Withheld(subject(owner), "no-driver", reason)
+
+
+def passthrough(owner: Entry) -> Withheld:
+    """Say why a function that a virtual machine takes is not offered."""
+    reason = f"it is bound to {owner.driver}, which keeps it for a virtual machine"
+    return Withheld(subject(owner), "passthrough", reason)
+
+
+def without_nodes(owner: Entry, driver: str) -> Withheld:
+    """Say why a driven device that has no nodes is not offered."""
+    code = hexadecimal(owner.get("class"))
+    if class_word(code) == "storage":
+        return controller(owner)
+    return Withheld(subject(owner), "no-nodes", _nodeless(code, driver))
+
+
+def _nodeless(code: str, driver: str) -> str:
+    if class_word(code) == "network":
+        return f"{driver} makes it a network interface, and no node in /dev"
+    if code.startswith("0c03"):
+        return "it is a USB controller: what is plugged into it is listed by itself"
+    if code.startswith("0c05"):
+        return f"{driver} makes no node in /dev for it; the module i2c-dev would"
+    return f"its driver {driver} makes no node in /dev"
+
+
+def controller(owner: Entry) -> Withheld:
+    """Say why a storage controller is not offered."""
+    reason = "it is a storage controller, which is never handed over whole, and it has no disk"
+    return Withheld(subject(owner), "controller", reason)
+
+
+def framebuffer(owner: Entry) -> Withheld:
+    """Say why hardware with nothing but a frame buffer is not offered."""
+    reason = "it has a frame buffer and nothing else, and whoever opens that takes over the display"
+    return Withheld(subject(owner), "framebuffer", reason)
+
+
+def node_kept(owner: Entry, node: DeviceNode, reason: str) -> Withheld:
+    """Say why one node of a device is not delivered, while others are."""
+    return Withheld(subject(owner, node.path), "platform", reason)
+
+
+def all_kept(owner: Entry, dropped: Iterable[tuple[DeviceNode, str]]) -> Withheld:
+    """Say why a device is not offered whose every node the machine uses itself."""
+    reason = "; ".join(f"{node.path}: {why}" for node, why in dropped)
+    return Withheld(subject(owner), "platform", reason[:1000])
+
+
+def disk_kept(owner: Entry, name: str, reason: str) -> Withheld:
+    """Say why a disk is not offered."""
+    return Withheld(subject(owner, name), "disk-in-use", reason)

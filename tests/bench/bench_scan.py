@@ -1,0 +1,65 @@
+"""How long a scan of the PCI bus takes: ``python tests/bench/bench_scan.py [FUNCTIONS]``.
+
+The bound is 300 ms for 1,000 functions, and twice the functions may take twice the time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hardpoint_pci_drm import PciDrm
+
+from hardpoint import Device, Node
+from hardpoint.testing.fake_device import put
+from hardpoint.testing.sysfs import FakeMachine
+
+PLAIN = ("irq", "resource", "local_cpus", "dma_mask_bits", "msi_bus", "power_state", "d3cold_allowed")
+"""Some of the attributes that every function has and no scan reads."""
+
+
+def machine(root: Path, functions: int) -> Node:
+    """Fill a machine: of 16 functions one is a GPU with a card, one a disk, the rest have no node."""
+    fake = FakeMachine(root)
+    for number in range(functions):
+        address = f"{number >> 13:04x}:{number >> 5 & 0xFF:02x}:{number & 0x1F:02x}.0"
+        if number % 16 == 0:
+            gpu = fake.pci(address, vendor="1002", klass="030000", driver="amdgpu")
+            gpu.drm(card=number // 16, render=1024 + number).i2c(number, number + 1)
+        elif number % 16 == 1:
+            disk = fake.pci(address, klass="010802", driver="nvme").nvme(number, minor=number)
+            disk.disk(f"nvme{number}n1", 259, number, nsid=1)
+        else:
+            fake.pci(address, vendor="8086", klass="020000", driver="ice")
+        path = fake.sys / "bus/pci/devices" / address
+        for name in PLAIN:
+            put(path / name, 0)
+        put(path / "power/control", "auto")
+        put(path / "msi_irqs/40", "msi")
+    return fake.node()
+
+
+def best(node: Node, times: int = 5) -> tuple[float, int]:
+    """Return the seconds of the fastest of several scans, and the devices found."""
+    fastest, devices = 9e9, 0
+    for _ in range(times):
+        driver = PciDrm(node, PciDrm.Settings())
+        start = time.perf_counter()
+        devices = sum(isinstance(item, Device) for item in driver.publish_devices())
+        fastest = min(fastest, time.perf_counter() - start)
+    return fastest, devices
+
+
+def main() -> None:
+    """Print the time for a number of functions, and for twice as many."""
+    functions = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    for number in (functions, 2 * functions):
+        with tempfile.TemporaryDirectory() as root:
+            seconds, devices = best(machine(Path(root), number))
+        print(f"functions={number} devices={devices} ms={1000 * seconds:.0f}")
+
+
+if __name__ == "__main__":
+    main()
