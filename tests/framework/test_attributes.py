@@ -37,6 +37,10 @@ def test_text_is_cut_at_64_bytes_on_a_character_border() -> None:
     assert text("a\x1b[31mred\n") == "a [31mred"
 
 
+def test_characters_that_hide_text_or_turn_it_round_are_gone() -> None:
+    assert text("\u202egnp.exe\u202c zero\u200bwidth\ufeff") == "gnp.exe zerowidth"
+
+
 @given(st.text())
 def test_any_text_becomes_valid_utf8_of_at_most_64_bytes(value: str) -> None:
     found = text(value)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hardpoint.errors import BadValue
 from hardpoint.model import AttributeValue, Capacity, Device, DeviceNode, Taint, Version
+from hardpoint.reading import printable
 
 LONGEST_STRING = 64
 """Bytes of a string or version attribute (ResourceSliceMaxAttributeValueLength)."""
@@ -31,7 +32,6 @@ _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _KIND = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([EPTGMk]i?|Ki|[munpf]|[eE][+-]?[0-9]+)?")
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
@@ -69,7 +69,7 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
 
 def _need(valid: object, field: str, found: str) -> None:
     if not valid:
-        raise BadValue(field, _CONTROL.sub("?", found), "lower-case letters, digits and dashes")
+        raise BadValue(field, printable(found), "lower-case letters, digits and dashes")
 
 
 def _with_place(device: Device) -> Mapping[str, AttributeValue]:
@@ -142,7 +142,7 @@ def text(value: str, longest: int = LONGEST_STRING) -> str:
     Half surrogate pairs, which JSON cannot carry, become U+FFFD.
     """
     whole = value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    short = _CONTROL.sub(" ", whole).strip().encode()[:longest]
+    short = printable(whole).encode()[:longest]
     return short.decode("utf-8", "ignore").rstrip()
 
 

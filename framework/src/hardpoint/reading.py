@@ -1,0 +1,73 @@
+"""Reading small files of the kernel: absent, unreadable, or text that is fit to show.
+
+The hardware's own strings are hostile: control characters, terminal escapes, invisible and
+direction-changing characters have no place in an attribute, a log or a terminal.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+_ABSENT = {errno.ENOENT, errno.ENOTDIR}
+_PAGE = 4096
+"""Bytes asked for at once: an attribute has at most so many (fs/sysfs/file.c), and a larger buffer
+costs more than the read."""
+_LONGEST = 1 << 20
+"""Bytes read of one file: tables of procfs are longer than a page."""
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+"""Characters of Unicode's category Cf that hide text or turn its direction (UTS 39, UAX 9)."""
+
+
+def printable(text: str) -> str:
+    """Return text on one line: control characters are blanks, invisible ones are gone."""
+    return _INVISIBLE.sub("", _CONTROL.sub(" ", text)).strip()
+
+
+def said(error: BaseException) -> str:
+    """Return an error as a few words, without the value that caused it (it may be hostile)."""
+    if isinstance(error, OSError) and error.errno:
+        where = f" ({os.path.basename(str(error.filename))})" if error.filename else ""
+        return f"{errno.errorcode.get(error.errno, error.errno)}: {error.strerror}{where}"
+    return type(error).__name__
+
+
+def clean(raw: bytes) -> str:
+    """Return bytes of the hardware as text: UTF-8, no control characters, no blanks at the ends."""
+    return printable(raw.decode("utf-8", "replace"))
+
+
+def read_raw(path: str) -> str:
+    """Read a file, lines and all; ``""`` if it is absent. Raises ``OSError`` otherwise."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return ""
+        raise
+    try:
+        raw = more = os.read(descriptor, _PAGE)
+        while more and len(raw) < _LONGEST:  # procfs answers a page at a time, whatever is asked
+            more = os.read(descriptor, _PAGE)
+            raw += more
+        return raw.decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str) -> str:
+    """Read a file as one printable line."""
+    return printable(read_raw(path))
+
+
+def listdir(path: str) -> list[str]:
+    """List a directory; empty if it is absent."""
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
