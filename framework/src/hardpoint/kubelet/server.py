@@ -44,7 +44,10 @@ class SocketServer:
         sockets.check_path(self.path)
         if not self.is_ours() and sockets.is_live(self.path):
             raise SocketInUse(str(self.path))
-        hidden = sockets.hidden_name(self.path.parent)
+        with anyio.CancelScope(shield=True):  # gRPC breaks a server cancelled as it starts
+            await self._start(sockets.hidden_name(self.path.parent))
+
+    async def _start(self, hidden: Path) -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers(self._handlers)
         try:
@@ -52,8 +55,7 @@ class SocketServer:
             await server.start()
             self._own = _put_in_place(hidden, self.path)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await server.stop(None)
+            await server.stop(None)
             raise
         self._server = server
 

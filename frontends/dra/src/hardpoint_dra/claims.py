@@ -1,0 +1,140 @@
+"""A ResourceClaim as the API server has it, and what of it concerns one of our drivers.
+
+``to_claim`` is pure. It refuses, with a sentence for the pod's events, what must not be prepared: a
+claim of the same name and another UID, one that is not allocated, a device of another node's pool.
+Results and parameters of other drivers are not looked at: a claim may span drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hardpoint.errors import HoldDenied, KubeNotFound, WrongClaim
+from hardpoint.model import Allotment, Claim, ClaimKey
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
+
+GROUP, PLURAL = "resource.k8s.io", "resourceclaims"
+VERSIONS = ("v1", "v1beta2", "v1beta1")
+"""Newest first; a claim's status is the same in all of them."""
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim made from a template: its name in the pod's spec."""
+
+_SOURCES = ("FromClass", "FromClaim")
+"""Weakest first: what a claim says wins over its class, in whatever order they are listed."""
+
+
+class ClaimReader:
+    """Reads claims through a connection that may only be there later."""
+
+    def __init__(self, connect: Callable[[], Kube], pool: str) -> None:
+        self._connect, self._pool = connect, pool
+        self._version = ""
+
+    async def read(self, key: ClaimKey) -> Claim:
+        """Return the claim as it is now. Raises ``HoldDenied`` or ``KubeError``."""
+        return to_claim(key, await self._get(key), self._pool)
+
+    async def version(self) -> str:
+        """Return the newest version of the API that this server serves and we know."""
+        if not self._version:
+            served = await self._connect().versions(GROUP)
+            known = [version for version in VERSIONS if version in served]
+            if not known:
+                raise KubeNotFound(f"this API server does not serve {GROUP}: is DRA enabled?")
+            self._version = known[0]
+        return self._version
+
+    async def _get(self, key: ClaimKey) -> dict[str, Any]:
+        from hardpoint.kube import Resource
+
+        version = await self.version()
+        try:
+            return await self._connect().get(
+                Resource(GROUP, version, PLURAL), key.name, namespace=key.namespace
+            )
+        except KubeNotFound as error:
+            self._version = ""  # or the server was changed, and serves another version by now
+            if await self.version() != version:
+                return await self._get(key)
+            raise HoldDenied(f"claim {key} does not exist", reason="no-claim") from error
+
+
+def to_claim(key: ClaimKey, found: Mapping[str, Any], pool: str) -> Claim:
+    """Return what an API object allots to the key's driver, from the node's own ``pool``.
+
+    Raises ``WrongClaim`` and ``HoldDenied``. A claim with nothing for this driver is empty.
+    """
+    metadata = _mapping(found.get("metadata"))
+    if metadata.get("uid") != key.uid:
+        raise WrongClaim(key.uid, str(metadata.get("uid")))
+    allocation = _mapping(found.get("status")).get("allocation")
+    if not allocation:
+        raise HoldDenied(f"claim {key} is not allocated", reason="not-allocated")
+    devices = _mapping(_mapping(allocation).get("devices"))
+    blocks = tuple(_blocks(devices, key.dra_driver))
+    return Claim(
+        key=key,
+        allotments=tuple(
+            _allotment(result, blocks, key, pool)
+            for result in devices.get("results") or ()
+            if result.get("driver") == key.dra_driver
+        ),
+        pod_claim_name=_mapping(metadata.get("annotations")).get(POD_CLAIM_NAME, ""),
+    )
+
+
+Block = tuple[frozenset[str], Mapping[str, Any]]
+"""The requests that parameters are meant for (none: all of them), and the parameters."""
+
+
+def _blocks(devices: Mapping[str, Any], driver: str) -> Iterator[Block]:
+    """Yield this driver's parameters, weakest first."""
+    entries = [
+        entry
+        for entry in devices.get("config") or ()
+        if _mapping(entry.get("opaque")).get("driver") == driver
+    ]
+    for entry in sorted(entries, key=_strength):
+        parameters = entry["opaque"].get("parameters")
+        if not isinstance(parameters, Mapping):
+            found = type(parameters).__name__
+            raise HoldDenied(f"parameters for {driver} are no object: {found}", "bad-parameters")
+        yield frozenset(entry.get("requests") or ()), parameters
+
+
+def _strength(entry: Mapping[str, Any]) -> int:
+    source = entry.get("source")
+    return _SOURCES.index(source) if source in _SOURCES else len(_SOURCES)
+
+
+def _allotment(
+    result: Mapping[str, Any], blocks: tuple[Block, ...], key: ClaimKey, pool: str
+) -> Allotment:
+    if result["pool"] != pool:
+        raise HoldDenied(
+            f"claim {key}: device {result['device']} is of pool {result['pool']}, "
+            f"this node's pool is {pool}",
+            reason="wrong-pool",
+        )
+    request = str(result["request"])
+    names = {request, request.partition("/")[0]}
+    chosen = [(meant, block) for meant, block in blocks if not meant or meant & names]
+    return Allotment(
+        request=request,
+        device=str(result["device"]),
+        pool=pool,
+        share_id=result.get("shareID") or "",
+        admin_access=bool(result.get("adminAccess")),
+        parameters=tuple(block for _, block in chosen),
+        named=any(meant for meant, _ in chosen),
+        consumed={
+            name: str(amount) for name, amount in (result.get("consumedCapacity") or {}).items()
+        },
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

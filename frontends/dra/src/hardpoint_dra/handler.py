@@ -1,0 +1,139 @@
+"""What one claim's prepare and unprepare mean for this frontend: the agent's part, and our own.
+
+The agent holds and delivers. Beside that the frontend has the claim read for it, adds metadata
+files, and has the claim's status written; neither of the latter two can fail a pod.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.to_thread
+from hardpoint.agent import Agent
+from hardpoint.errors import HardpointError
+from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, PreparedDevice
+from hardpoint_dra.claims import ClaimReader
+from hardpoint_dra.metadata import MetadataFiles, with_metadata
+from hardpoint_dra.status import StatusWriter
+
+
+class ClaimHandler:
+    """Prepares and unprepares the claims of one driver."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        driver: str,
+        reader: ClaimReader,
+        *,
+        metadata: MetadataFiles | None = None,
+        status: StatusWriter | None = None,
+        started: float | None = None,
+    ) -> None:
+        self._agent, self._driver, self._reader = agent, driver, reader
+        self._metadata, self._status = metadata, status
+        self._started = time.time() if started is None else started
+        self._source = f"dra metadata of {driver}"
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def prepare(self, key: ClaimKey) -> tuple[PreparedDevice, ...]:
+        """Prepare a claim's devices, or say again how they were prepared.
+
+        Raises ``HardpointError``. The API server is asked only for a claim that is not held.
+        """
+        claims: list[Claim] = []
+
+        async def read() -> Claim:
+            claims.append(await self._reader.read(key))
+            return claims[-1]
+
+        devices = await self._agent.prepare(key, read)
+        claim = claims[-1] if claims else None
+        if claim is not None and self._status is not None and devices:
+            self._status.prepared(key, devices, self._held(key))
+        if self._metadata is None:
+            return devices
+        return with_metadata(devices, await self._describe(self._metadata, key, claim, devices))
+
+    async def unprepare(self, key: ClaimKey) -> None:
+        """Undo it; success for an unknown claim. Raises ``HardpointError``.
+
+        The API server is not asked: by now the claim may be gone from it.
+        """
+        held = bool(self._held(key))
+        await self._agent.unprepare(key)
+        if self._metadata is not None:
+            metadata = self._metadata
+            async with self._turn(key):
+                await self._try(lambda: metadata.remove(key.uid))
+        if held and self._status is not None:
+            self._status.unprepared(key)
+
+    def _held(self, key: ClaimKey) -> Mapping[str, Device]:
+        return {
+            hold.device.name: hold.device
+            for hold in self._agent.holds()
+            if (hold.claim.uid, hold.claim.dra_driver) == (key.uid, self._driver)
+        }
+
+    # -- metadata ---------------------------------------------------------------------------------
+
+    async def _describe(
+        self,
+        metadata: MetadataFiles,
+        key: ClaimKey,
+        claim: Claim | None,
+        devices: tuple[PreparedDevice, ...],
+    ) -> Mapping[str, str]:
+        """Write what a container may read; without it the pod starts all the same."""
+        async with self._turn(key):
+            held = self._held(key)
+            if not held:  # unprepared meanwhile: nobody would remove the files again
+                return {}
+            if claim is None:
+                names = await self._try(lambda: metadata.again(key))
+            else:
+                known = partial(_attributes, held)
+                names = await self._try(lambda: metadata.write(claim, devices, known))
+        return names if isinstance(names, Mapping) else {}
+
+    async def restore_metadata(self) -> None:
+        """Before anything is registered: the kubelet may use the CDI names of before a reboot."""
+        metadata = self._metadata
+        if metadata is not None:
+            held = [hold.claim for hold in self._agent.holds()]
+            await self._try(lambda: metadata.restore(held, before=self._started))
+
+    async def refresh_metadata(self) -> None:
+        """Let files follow the offer, for ever."""
+        metadata = self._metadata
+        async for offer in self._agent.offers():
+            if metadata is None or not self._agent.writing():
+                continue
+            offered = {
+                one.name: one.device
+                for one in offer.devices
+                if one.domain.dra_driver == self._driver
+            }
+            await self._try(partial(metadata.refresh, partial(_attributes, offered)))
+
+    async def _try(self, work: Callable[[], Any]) -> Any:
+        try:
+            result = await anyio.to_thread.run_sync(work)
+        except (OSError, HardpointError) as error:
+            self._agent.on_fault(self._source, f"metadata files are not up to date: {error}")
+            return None
+        self._agent.clear_fault(self._source)
+        return result
+
+    def _turn(self, key: ClaimKey) -> anyio.Lock:
+        return self._turns.setdefault(key.uid, anyio.Lock())
+
+
+def _attributes(devices: Mapping[str, Device], name: str) -> Mapping[str, AttributeValue]:
+    return devices[name].attributes if name in devices else {}
