@@ -76,6 +76,7 @@ class Ledger:
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._closed = False
         self._watchers: list[Callable[[], None]] = []
         self._threads: anyio.CapacityLimiter | None = None
         self._file = LedgerFile(directory)
@@ -101,6 +102,9 @@ class Ledger:
 
     def close(self) -> None:
         """Finish what is being written. Blocks."""
+        if self._closed:
+            return
+        self._closed = True
         self._committer.close()
         self._reader.close()
         self._file.close()

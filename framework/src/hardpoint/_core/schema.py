@@ -95,6 +95,17 @@ STEPS: tuple[str, ...] = (_TABLES,)
 """What brings a file from one schema to the next; the first makes an empty one."""
 
 
+_TAKEN = "SELECT part, owner, max(exclusive) FROM parts GROUP BY part, owner"
+_OWNED = "SELECT part, owner, exclusive FROM owners"
+_CONTRADICTIONS = {
+    "SELECT part FROM owners GROUP BY part HAVING max(exclusive) AND count(*) > 1": (
+        "a part has two owners"
+    ),
+    f"{_TAKEN} EXCEPT {_OWNED}": "a part is taken that nobody owns",
+    f"{_OWNED} EXCEPT {_TAKEN}": "a part is owned that no hold takes",
+}
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open a ledger that exists. Raises ``sqlite3.Error``."""
     address = f"file:{quote(str(path))}?mode=rw"
@@ -102,6 +113,7 @@ def connect(path: Path) -> sqlite3.Connection:
         address, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False
     )
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -110,6 +122,11 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _text(raw: bytes) -> str:
+    """Read text; of a damaged row too, so that it costs that row only."""
+    return raw.decode("utf-8", "replace")
 
 
 def told(path: Path, error: sqlite3.Error) -> LedgerError:
@@ -195,6 +212,8 @@ class LedgerFile:
                 upgrade(connection, self._steps)
         except sqlite3.Error as error:
             raise told(self.path, error) from error
+        except UnicodeDecodeError as error:  # sqlite3 quoting what it found
+            raise LedgerDamaged(str(self.path), "its schema cannot be read") from error
 
 
 def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
@@ -211,11 +230,9 @@ def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
         raise LedgerDamaged(str(path), str(problem))
     if connection.execute("PRAGMA foreign_key_check").fetchone():
         raise LedgerDamaged(str(path), "a hold without its claim, or a part without its hold")
-    twice = connection.execute(
-        "SELECT part FROM owners GROUP BY part HAVING max(exclusive) AND count(*) > 1"
-    ).fetchone()
-    if twice:
-        raise LedgerDamaged(str(path), f"{twice[0]} has two owners")
+    for query, what in _CONTRADICTIONS.items():
+        if connection.execute(query).fetchone():
+            raise LedgerDamaged(str(path), what)
 
 
 def upgrade(connection: sqlite3.Connection, steps: Sequence[str] = STEPS) -> None:
