@@ -47,6 +47,8 @@ _ROWS: tuple[tuple[str, AttributeType, str, str, str], ...] = (
     ("captureNode", _BOOL, "Delivers a video node", "video4linux", ""),
     ("hidNode", _BOOL, "Delivers a hidraw node", "hidraw", ""),
     ("inputNode", _BOOL, "Delivers an input event node", "input", ""),
+    ("cecNode", _BOOL, "Delivers a CEC bus", "cec", ""),
+    ("printerNode", _BOOL, "Delivers a parallel printer", "printer", ""),
     (SOUND, _BOOL, "Delivers a sound card", "sound", ""),
     ("uniqueId", _STRING, "Number burnt into the chip of an AMD GPU", "unique_id", "7f1c…"),
 )

@@ -14,7 +14,7 @@ _MINOR = re.compile(r"\bdrm_render_minor (\d+)")
 def memory(owner: Entry) -> dict[str, Capacity]:
     """Return the memory of the GPU, in bytes, where its driver says (amdgpu does)."""
     vram = owner.get("mem_info_vram_total")
-    return {"memory": Capacity(value=vram)} if vram.isdigit() and int(vram) else {}
+    return {"memory": Capacity(value=vram)} if re.fullmatch("[1-9][0-9]*", vram) else {}
 
 
 def compute_node(node: Node, render: tuple[DeviceNode, ...]) -> DeviceNode | None:

@@ -85,7 +85,7 @@ def _finer(function: Entry) -> dict[str, AttributeValue | None]:
         "subsystemVendor": hexadecimal(function.get("subsystem_vendor")),
         "subsystemDevice": hexadecimal(function.get("subsystem_device")),
         "revision": hexadecimal(function.get("revision")),
-        "iommuGroup": int(group) if group.isdigit() else None,
+        "iommuGroup": int(group) if re.fullmatch("[0-9]+", group) else None,
         "maxLinkSpeed": megatransfers(function.get("max_link_speed")),
         "uniqueId": chip if chip.strip("0") else None,
         "maxLinkWidth": width if width and width < 255 else None,  # 255: the kernel does not know

@@ -62,6 +62,10 @@ class Scan:
         self, owner: Entry, found: list[disks.Found], facts: Facts
     ) -> Iterator[Device | Withheld]:
         """Make the devices of one owner from the nodes below it."""
+        odd = withheld.oddly_named(owner)
+        if odd is not None:
+            yield odd
+            return
         storage = [(e, n) for e, n in found if n.subsystem in disks.SUBSYSTEMS]
         others = [node for _, node in found if node.subsystem not in disks.SUBSYSTEMS]
         others = [node for _, node in found if node.subsystem not in disks.SUBSYSTEMS]

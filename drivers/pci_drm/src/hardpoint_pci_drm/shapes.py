@@ -42,6 +42,8 @@ FLAGS = {
     "video4linux": "captureNode",
     "hidraw": "hidNode",
     "input": "inputNode",
+    "cec": "cecNode",
+    "printer": "printerNode",
     "sound": SOUND,
 }
 """What a device says it has, by the subsystem of a node; a render node says ``renderNode``."""

@@ -5,9 +5,11 @@ Subjects are ``<bus> <address>``, followed by a node or disk where only that is 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from hardpoint import DeviceNode, Entry, Withheld
+from hardpoint.node import clean
 
 from hardpoint_pci_drm.pci import class_word, hexadecimal
 
@@ -26,13 +28,21 @@ RULES = {
     "framebuffer": "it has a frame buffer and nothing else",
     "controller": "it is a storage controller, whose disks are offered one by one",
     "disk-in-use": "the machine itself uses the disk",
+    "odd-name": "its address is not plain text",
 }
 """Every rule of this driver, and what it means."""
 
 
 def subject(owner: Entry, what: str = "") -> str:
     """Return how hardware is called in a list of what is not offered."""
-    return f"{owner.subsystem or 'sys'} {owner.address} {what}".rstrip()
+    return clean(os.fsencode(f"{owner.subsystem or 'sys'} {owner.address} {what}"))
+
+
+def oddly_named(owner: Entry) -> Withheld | None:
+    """Say why a device is not offered whose address no ledger could keep; None for a plain one."""
+    if owner.address.isascii() and owner.address.isprintable():
+        return None
+    return Withheld(subject(owner), "odd-name", "its address is not plain text, as kernels give it")
 
 
 def undriven(owner: Entry, code: str) -> Withheld:

@@ -24,7 +24,8 @@ def put(path: Path, value: Value) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(value if isinstance(value, bytes) else f"{value}\n".encode())
+    raw = value if isinstance(value, bytes) else f"{value}\n".encode(errors="surrogateescape")
+    path.write_bytes(raw)
 
 
 def link(path: Path, target: Path) -> None:
