@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +9,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hardpoint.agent import Paths
+from hardpoint.cdi import device_name, qualified
+from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HoldDenied, KubeUnreachable
 from hardpoint.model import (
     Allotment,
     Claim,
     ClaimKey,
+    Delivery,
     Device,
     Domain,
     Event,
@@ -135,6 +137,7 @@ class FakeAgent:
     ) -> tuple[PreparedDevice, ...]:
         """Hold a claim's devices and write its CDI file."""
         self.prepared.append(key)
+        self._wake()
         await self.gate.wait()
         if self.refuse is not None:
             raise self.refuse
@@ -143,18 +146,21 @@ class FakeAgent:
         holds = tuple(self._hold(key, allotment) for allotment in claim.allotments)
         self.claims[name], self._holds[name] = claim, holds
         if claim.allotments:
-            self._cdi_file(key).write_text(json.dumps(self._spec(key, claim)))
+            CdiDirectory(self.paths.cdi).write(
+                self._vendor(key), key.uid, self._deliveries(key, claim)
+            )
         return tuple(self._answer(key, allotment) for allotment in claim.allotments)
 
     async def unprepare(self, key: ClaimKey) -> None:
         """End a claim's holds."""
         self.unprepared.append(key)
+        self._wake()
         await self.gate.wait()
         if self.refuse is not None:
             raise self.refuse
         self.claims.pop(_name(key), None)
         self._holds.pop(_name(key), None)
-        self._cdi_file(key).unlink(missing_ok=True)
+        CdiDirectory(self.paths.cdi).remove(self._vendor(key), key.uid)
 
     def holds(self) -> tuple[Hold, ...]:
         """Every hold."""
@@ -219,7 +225,7 @@ class FakeAgent:
             request=allotment.request,
             pool=allotment.pool,
             device=allotment.device,
-            cdi_ids=(f"{self._vendor(key)}/claim={_cdi_name(key, allotment)}",),
+            cdi_ids=(qualified(self._vendor(key), _cdi_name(key, allotment)),),
             share_id=allotment.share_id,
         )
 
@@ -228,20 +234,11 @@ class FakeAgent:
             domain.cdi_vendor for domain in self.domains if domain.dra_driver == key.dra_driver
         )
 
-    def _cdi_file(self, key: ClaimKey) -> Path:
-        return self.paths.cdi / f"{self._vendor(key)}-claim-{key.uid}.json"
-
-    def _spec(self, key: ClaimKey, claim: Claim) -> dict[str, object]:
+    def _deliveries(self, key: ClaimKey, claim: Claim) -> list[tuple[str, Delivery]]:
         names = {_cdi_name(key, one): one.device for one in claim.allotments}
-        devices = [
-            {"name": name, "containerEdits": {"env": [f"{_variable(device)}={key.uid}"]}}
-            for name, device in names.items()
+        return [
+            (name, Delivery(env={_variable(device): key.uid})) for name, device in names.items()
         ]
-        return {
-            "cdiVersion": "0.5.0",
-            "kind": f"{self._vendor(key)}/claim",
-            "devices": devices,
-        }
 
 
 def _name(key: ClaimKey) -> str:
@@ -249,8 +246,7 @@ def _name(key: ClaimKey) -> str:
 
 
 def _cdi_name(key: ClaimKey, allotment: Allotment) -> str:
-    share = f"-{allotment.share_id}" if allotment.share_id else ""
-    return f"{key.uid}-{allotment.base_request}-{allotment.device}{share}"
+    return device_name(key.uid, allotment.device, allotment.share_id, allotment.request)
 
 
 def _variable(device: str) -> str:

@@ -17,7 +17,7 @@ from hardpoint.attributes import is_subdomain
 from hardpoint.contract import hookimpl
 from hardpoint.errors import BadSettings, BadValue, HardpointError
 from hardpoint.kube import Backoff
-from hardpoint.model import Domain
+from hardpoint.model import Domain, Offer
 from hardpoint.node import Node
 from pydantic import Field
 
@@ -40,6 +40,8 @@ class DraSettings(hardpoint.Settings):
     """Seconds until a prepare is answered with "try again"; the kubelet hangs up after 45."""
     health: bool = True
     """Tell the kubelet how devices are, for the status of pods."""
+    unhealthy: Literal["taint", "withdraw"] = "taint"
+    """What becomes of an unhealthy device: a taint keeps new pods away, or it leaves its slice."""
     device_status: bool = True
     """Write ``status.devices`` of prepared claims, where the API server takes it."""
     metadata: tuple[Literal["v1beta1", "v1alpha1"], ...] = ()
@@ -77,6 +79,18 @@ class Dra:
         finally:
             with anyio.CancelScope(shield=True):
                 await connection.close()
+
+    @hookimpl
+    def preview_offer(self, offer: Offer, version: str) -> list[dict[str, Any]]:
+        """Return the ResourceSlices that would be written for an offer on an empty server."""
+        from hardpoint_dra.translate import render
+
+        domains = {one.domain.dra_driver: one.domain for one in offer.devices}
+        return [
+            body
+            for _, domain in sorted(domains.items())
+            for body in render(offer, domain, self.node.name, version=version)
+        ]
 
 
 class _Connection:
@@ -118,7 +132,6 @@ class _Driver:
         from hardpoint_dra.health import HealthService
         from hardpoint_dra.registration import Registration
         from hardpoint_dra.server import NodeService
-        from hardpoint_dra.slices import SlicePublisher
         from hardpoint_dra.status import StatusWriter
         from hardpoint_dra.work import Workshop
 
@@ -147,7 +160,7 @@ class _Driver:
         await handler.restore_metadata()
         children: dict[str, Callable[[], Awaitable[None]]] = {
             "registration": registration.run,
-            "slices": lambda: SlicePublisher(agent, self._domain, self._connect()).run(),
+            "slices": self._publish,
             "claim status": status.run,
             "metadata": handler.refresh_metadata,
             **({"health": health.run} if health is not None else {}),
@@ -156,6 +169,13 @@ class _Driver:
             tasks.start_soon(workshop.run)
             for what, child in children.items():
                 tasks.start_soon(self._keep, what, child)
+
+    async def _publish(self) -> None:
+        from hardpoint_dra.slices import SlicePublisher
+
+        withdraw = self._settings.unhealthy == "withdraw"
+        kube = self._connect()
+        await SlicePublisher(self._agent, self._domain, kube, withdraw_unhealthy=withdraw).run()
 
     def _check_name(self) -> None:
         if not is_subdomain(self._name) or len(self._name) > LONGEST_NAME:
