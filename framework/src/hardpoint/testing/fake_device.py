@@ -33,7 +33,8 @@ def link(path: Path, target: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         path.unlink()
-    path.symlink_to(os.path.relpath(target, path.parent))
+    # the kernel climbs to a directory that the target is below, and names the target last
+    path.symlink_to(os.path.join(os.path.relpath(target.parent, path.parent), target.name))
 
 
 class FakeDevice:
