@@ -158,5 +158,8 @@ class FakeUsb(FakeDevice):
 
     def _alias(self) -> str:
         words = ("idVendor", "idProduct", "bcdDevice", "bDeviceClass")
-        read = [(self.path / word).read_bytes().decode(errors="replace").strip() for word in words]
-        return "v{}p{}d{}dc{}dsc00dp00".format(*(word.upper() for word in read))
+        return "v{}p{}d{}dc{}dsc00dp00".format(*(self._word(word) for word in words))
+
+    def _word(self, name: str) -> str:
+        path = self.path / name
+        return path.read_bytes().decode(errors="replace").strip().upper() if path.is_file() else ""
