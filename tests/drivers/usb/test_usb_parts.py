@@ -14,8 +14,9 @@ from hardpoint.testing import FakeMachine
 from hardpoint_usb import Usb
 from hardpoint_usb.settings import UsbParameters
 from recorded_machines import NAMES
+from usb_seen import Seen
 
-Look = Callable[..., Any]
+Look = Callable[..., Seen]
 
 
 def _deliver(device: Device, usbfs: bool | None = None) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hardpoint import Taint, Version
 from hardpoint.testing import FakeMachine
+from usb_seen import Seen
 
-Look = Callable[..., Any]
+Look = Callable[..., Seen]
 
 MAY_BIND = Taint("driver-may-bind")
 IN_USE = Taint("in-use")

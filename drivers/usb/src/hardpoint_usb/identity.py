@@ -9,7 +9,7 @@ from collections.abc import Collection
 from hardpoint import Version
 from hardpoint.model import slug
 
-_BCD = re.compile(r"(\d{1,2})\.(\d)(\d)")
+_BCD = re.compile(r"([0-9]{1,2})\.([0-9])([0-9])")
 _BLANK = re.compile(r"[0fFxX?*\s:._-]*")
 
 

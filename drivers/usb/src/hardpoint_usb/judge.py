@@ -184,8 +184,12 @@ def _interface(scan: Scan, port: Port, one: Interface) -> Draft | Withheld | Non
 
 
 def _is_half(port: Port, one: Interface) -> bool:
-    """Say whether the driver keeps its nodes at another interface: CDC data, UVC streaming."""
-    return any(other.driver == one.driver and other.nodes for other in port.interfaces)
+    """Say whether another interface speaks for the whole function.
+
+    That one has the driver's nodes (CDC data, UVC streaming belong to it), or has been reported.
+    """
+    same = (o for o in port.interfaces if o.driver == one.driver and o is not one)
+    return any(other.nodes or other.number < one.number for other in same)
 
 
 def _without_kept(scan: Scan, draft: Draft) -> tuple[Draft | None, str]:

@@ -20,8 +20,8 @@ USBFS = "usbfs"
 PLUMBING = frozenset({"usb", "hub", USBFS})
 """Drivers that make an interface nobody's device."""
 
-_PORT = re.compile(r"[1-9]\d*-[1-9]\d*(\.[1-9]\d*)*")
-_INTERFACE = re.compile(rf"({_PORT.pattern}):\d+\.(\d+)")
+_PORT = re.compile(r"[1-9]\d*-[1-9]\d*(?:\.[1-9]\d*)*", re.ASCII)
+_INTERFACE = re.compile(rf"({_PORT.pattern}):\d+\.(\d+)", re.ASCII)
 _HEX_ID = re.compile(r"[0-9a-f]{4}")
 _ALIAS = re.compile(
     r"usb:v[0-9A-F]{4}p[0-9A-F]{4}d[0-9A-F]{4}dc..dsc..dp.."
@@ -160,7 +160,7 @@ def _read_interface(entry: Entry) -> Interface | None:
     return Interface(
         entry=entry,
         address=entry.name,
-        number=int(found[3]),
+        number=int(found[2]),
         modalias=modalias,
         driver=driver,
         class_code=code,
