@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -47,9 +47,9 @@ def offered(
     )
 
 
-def offer(*devices: Offered | str, complete: bool = True) -> Offer:
+def offer(*devices: Offered | str, complete: bool = True, generation: int = 1) -> Offer:
     whole = tuple(offered(d) if isinstance(d, str) else d for d in devices)
-    return Offer(generation=1, devices=whole, complete=complete)
+    return Offer(generation=generation, devices=whole, complete=complete)
 
 
 def many(count: int, **facts: Any) -> list[Offered]:
@@ -71,13 +71,23 @@ class OfferingAgent:
         self.faults: dict[str, str] = {}
         self.events: list[Event] = []
         self._writing = True
-        self._changed = anyio.Event()
+        self._changed, self._faulted = anyio.Event(), anyio.Event()
+
+    async def until(self, condition: Callable[[dict[str, str]], object]) -> None:
+        """Wait until something is true of the fault board."""
+        with anyio.fail_after(10):
+            while not condition(self.faults):
+                await self._faulted.wait()
+
+    def _say(self) -> None:
+        self._faulted.set()
+        self._faulted = anyio.Event()
 
     def set(self, *devices: Offered | str) -> None:
-        self.offer = offer(*devices)
-        self._wake()
+        self.offer = offer(*devices, generation=self.offer.generation + 1)
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -92,7 +102,7 @@ class OfferingAgent:
 
     def let_write(self, writing: bool) -> None:
         self._writing = writing
-        self._wake()
+        self.wake()
 
     async def until_writing(self) -> None:
         while not self._writing:
@@ -100,9 +110,11 @@ class OfferingAgent:
 
     def on_fault(self, source: str, message: str) -> None:
         self.faults[source] = message
+        self._say()
 
     def clear_fault(self, source: str) -> None:
         self.faults.pop(source, None)
+        self._say()
 
     def report(self, event: Event) -> None:
         self.events.append(event)

@@ -51,6 +51,8 @@ class Trouble:
     times: int | None = None
     before: Callable[[], object] | None = None
     """Called first: for what another client does at the worst moment."""
+    after: Callable[[], object] | None = None
+    """Called when it is done and before that is said; it may be ``async``."""
     met: int = 0
     """How many requests it has hit."""
 

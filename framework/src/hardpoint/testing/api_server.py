@@ -259,8 +259,10 @@ class FakeApiServer:
         self.requests.append(seen)
         self._store.wake()
         try:
-            lose = await self._meet_trouble(request)
+            trouble = await self._meet_trouble(request)
             said = self._handle(request, seen)
+            await _called(trouble.after)
+            lose = trouble.lose
         except ApiProblem as problem:
             later = (("Retry-After", "1"),) if problem.code in (429, 503) else ()
             said = answer(problem.code, problem.status(), later)
@@ -274,13 +276,12 @@ class FakeApiServer:
         self._store.wake()
         return said
 
-    async def _meet_trouble(self, request: HttpRequest) -> bool:
+    async def _meet_trouble(self, request: HttpRequest) -> Trouble:
+        """Meet what this request is in for; return what is left for when it is done."""
+        left = Trouble()
         for trouble in [found for found in self._troubles if found.hits(request)]:
             trouble.met += 1
-            if trouble.before is not None:
-                done = trouble.before()
-                if isinstance(done, Awaitable):
-                    await done
+            await _called(trouble.before)
             if trouble.hang:
                 await anyio.sleep_forever()
             await anyio.sleep(trouble.delay)
@@ -288,9 +289,8 @@ class FakeApiServer:
                 raise Dropped
             if trouble.status:
                 raise ApiProblem(trouble.status, trouble.message)
-            if trouble.lose:
-                return True
-        return False
+            left.lose, left.after = left.lose or trouble.lose, trouble.after or left.after
+        return left
 
     def _handle(self, request: HttpRequest, seen: Seen) -> HttpAnswer:
         self._authenticate(request)
@@ -389,3 +389,9 @@ class _Edit:
         body = copy.deepcopy(old.body)
         change(body)
         self._store.update(self._kind, old, body, old.owners)
+
+
+async def _called(act: Callable[[], object] | None) -> None:
+    done = act() if act is not None else None
+    if isinstance(done, Awaitable):
+        await done

@@ -138,9 +138,8 @@ class Convergence:
                 return False
             pool = await self._pool()
             planned = self._plan(now, pool)
-            self.generation = max(self.generation, planned.generation)
             if planned.empty:
-                self.disturbed = False
+                self.generation, self.disturbed = planned.generation, False
                 return True
             if self.disturbed:
                 await self._pause()
@@ -215,6 +214,7 @@ class Convergence:
         else:
             stored = await self._kube.create(self.resource, sent)
         found = self.decoded(stored)
+        self.generation = max(self.generation, body["spec"]["pool"]["generation"])
         self.mirror.wrote(found)
         self._wrote()
         return found

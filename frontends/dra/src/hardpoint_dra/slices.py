@@ -106,6 +106,8 @@ class SlicePublisher:
         self._settled = anyio.Event()
         self._repairs = Backoff(first=_REPAIR_SECONDS)
         self._checked: float | None = None
+        self._done = -1
+        """Generation of the offer that was last made true."""
 
     # -- what others ask --------------------------------------------------------------------------
 
@@ -128,7 +130,11 @@ class SlicePublisher:
 
     async def settled(self) -> None:
         """Wait until the server has what the present offer says, as far as we know."""
-        await self._settled.wait()
+        while True:
+            await self._settled.wait()
+            if self._done == self._agent.offer.generation:
+                return
+            self._unsettle()  # an offer that has not been heard of yet
 
     def look_again(self) -> None:
         """Compare with a fresh list now, as happens a minute after each write."""
@@ -238,6 +244,7 @@ class SlicePublisher:
         return await self._pool.once(lambda: self._offer)
 
     def _settle(self) -> None:
+        self._done = self._offer.generation if self._offer else -1
         self._checked = time.time()
         self._agent.clear_fault(f"slices of {self._driver}")
         self._hurry.clear()
