@@ -34,6 +34,18 @@ def test_a_controller_is_never_one_device(machine: FakeMachine, hba: FakePci) ->
     assert not any(a.contends(b) for a in first.all_parts for b in second.all_parts)
 
 
+def test_a_disk_does_not_contend_with_what_else_its_card_has(
+    machine: FakeMachine, hba: FakePci
+) -> None:
+    hba.scsi(0).disk("sda", 8, 0)
+    hba.node("ptp", "ptp0", 249, 0)
+
+    disk, clock = look(machine.node()).devices.values()
+
+    assert (disk.kind, clock.kind) == ("disk", "ptp")
+    assert not any(a.contends(b) for a in disk.all_parts for b in clock.all_parts)
+
+
 def test_one_disk_in_use_costs_only_itself(machine: FakeMachine, hba: FakePci) -> None:
     hba.scsi(7, 0).disk("sda", 8, 0).partition(1, 8, 1)
     hba.scsi(7, 1).disk("sdb", 8, 16)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_a_function_that_makes_no_device_says_why(
     assert (withheld.subject, withheld.rule) == ("pci 0000:00:1f.3", rule)
     assert says in withheld.reason
     assert rule in RULES
+
+
+def test_the_readme_explains_every_rule() -> None:
+    readme = (Path(__file__).parents[3] / "drivers/pci_drm/README.md").read_text()
+    table = readme.partition("the rule that says so")[2].partition("## Settings")[0]
+
+    explained = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
+    assert sorted(explained) == sorted(RULES)
 
 
 def test_a_function_for_a_virtual_machine_is_withheld_with_its_nodes(machine: FakeMachine) -> None:

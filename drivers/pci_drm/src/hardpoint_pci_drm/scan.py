@@ -68,11 +68,10 @@ class Scan:
             return
         storage = [(e, n) for e, n in found if n.subsystem in disks.SUBSYSTEMS]
         others = [node for _, node in found if node.subsystem not in disks.SUBSYSTEMS]
-        others = [node for _, node in found if node.subsystem not in disks.SUBSYSTEMS]
         kept, dropped = self.platform.keep(others)
         made: list[Device | Withheld] = [
             *self._drives(owner, storage, facts),
-            *self._shapes(owner, kept, facts),
+            *self._shapes(owner, kept, facts, alone=not storage),
         ]
         if made:
             yield from made
@@ -88,13 +87,15 @@ class Scan:
             yield withheld.without_nodes(owner, owner.driver)
 
     def _shapes(
-        self, owner: Entry, nodes: tuple[DeviceNode, ...], facts: Facts
+        self, owner: Entry, nodes: tuple[DeviceNode, ...], facts: Facts, *, alone: bool
     ) -> Iterator[Device]:
+        """Make devices of nodes that are of no disk; ``alone``: no disk shares the owner."""
         for shape in shapes(nodes):
-            if shape.shareable:
-                yield self._render(owner, shape, facts)
+            device = self._device(owner, shape, facts)
+            if shape.whole and alone:
+                yield replace(device, parts=owner.whole())
             else:
-                yield self._device(owner, shape, facts)
+                yield self._rendering(owner, device) if shape.shareable else device
 
     def _device(self, owner: Entry, shape: Shape, facts: Facts) -> Device:
         return Device(
@@ -103,14 +104,14 @@ class Scan:
             nodes=shape.nodes,
             attributes=facts | _said(shape),
             shareable=shape.shareable,
-            parts=owner.whole() if shape.whole else owner.beside(),
+            parts=owner.beside(),
             topology=owner.topology(),
             origin=_origin(owner),
         )
 
-    def _render(self, owner: Entry, shape: Shape, facts: Facts) -> Device:
-        device = self._device(owner, shape, facts)
-        kfd = gpu.compute_node(self.node, shape.nodes) if self.settings.compute else None
+    def _rendering(self, owner: Entry, device: Device) -> Device:
+        """Add what a render node has beyond others: the GPU's memory, and a way to compute."""
+        kfd = gpu.compute_node(self.node, device.nodes) if self.settings.compute else None
         if kfd is not None:
             device = replace(
                 device,
