@@ -10,18 +10,25 @@ import tempfile
 import time
 from pathlib import Path
 
-from hardpoint_pci_drm import PciDrm
-
 from hardpoint import Device, Node
 from hardpoint.testing.fake_device import put
 from hardpoint.testing.sysfs import FakeMachine
+from hardpoint_pci_drm import PciDrm
 
-PLAIN = ("irq", "resource", "local_cpus", "dma_mask_bits", "msi_bus", "power_state", "d3cold_allowed")
+PLAIN = (
+    "irq",
+    "resource",
+    "local_cpus",
+    "dma_mask_bits",
+    "msi_bus",
+    "power_state",
+    "d3cold_allowed",
+)
 """Some of the attributes that every function has and no scan reads."""
 
 
 def machine(root: Path, functions: int) -> Node:
-    """Fill a machine: of 16 functions one is a GPU with a card, one a disk, the rest have no node."""
+    """Fill a machine: of 16 functions one is a GPU, one an NVMe disk, the rest have no node."""
     fake = FakeMachine(root)
     for number in range(functions):
         address = f"{number >> 13:04x}:{number >> 5 & 0xFF:02x}:{number & 0x1F:02x}.0"
@@ -58,7 +65,7 @@ def main() -> None:
     for number in (functions, 2 * functions):
         with tempfile.TemporaryDirectory() as root:
             seconds, devices = best(machine(Path(root), number))
-        print(f"functions={number} devices={devices} ms={1000 * seconds:.0f}")
+        sys.stdout.write(f"functions={number} devices={devices} ms={1000 * seconds:.0f}\n")
 
 
 if __name__ == "__main__":
