@@ -141,8 +141,8 @@ def _answer(messages: Any, request: Any) -> Any:
 # -- registration ---------------------------------------------------------------------------------
 
 
-async def test_a_driver_is_registered_and_told_so(short: Path) -> None:
-    async with FakeKubelet(short) as kubelet, Driver(short) as driver:
+async def test_a_driver_is_registered_and_told_so(short_path: Path) -> None:
+    async with FakeKubelet(short_path) as kubelet, Driver(short_path) as driver:
         await kubelet.until_registered(DRIVER)
 
         (instance,) = kubelet.instances(DRIVER)
@@ -161,20 +161,20 @@ async def test_a_driver_is_registered_and_told_so(short: Path) -> None:
     ],
 )
 async def test_a_kubelet_uses_the_first_service_that_its_version_knows(
-    short: Path, version: str, service: str, health: str
+    short_path: Path, version: str, service: str, health: str
 ) -> None:
     behaviour = Behaviour(version=version)
-    async with FakeKubelet(short, behaviour=behaviour) as kubelet, Driver(short):
+    async with FakeKubelet(short_path, behaviour=behaviour) as kubelet, Driver(short_path):
         await kubelet.until_registered(DRIVER)
 
         (instance,) = kubelet.instances(DRIVER)
         assert (instance.service, instance.health_service) == (service, health)
 
 
-async def test_the_order_of_the_plugins_list_decides(short: Path) -> None:
-    driver = Driver(short)
+async def test_the_order_of_the_plugins_list_decides(short_path: Path) -> None:
+    driver = Driver(short_path)
     driver.info.supported_versions[:] = reversed(ALL)
-    async with FakeKubelet(short) as kubelet, driver:
+    async with FakeKubelet(short_path) as kubelet, driver:
         await kubelet.until_registered(DRIVER)
 
         assert kubelet.instances(DRIVER)[0].service == "v1beta1.DRAPlugin"
@@ -194,15 +194,15 @@ async def test_the_order_of_the_plugins_list_decides(short: Path) -> None:
     ],
 )
 async def test_a_wrong_plugin_is_refused_and_told_why(
-    short: Path, changes: dict[str, Any], why: str
+    short_path: Path, changes: dict[str, Any], why: str
 ) -> None:
-    driver = Driver(short)
+    driver = Driver(short_path)
     for field, value in changes.items():
         if field == "supported_versions":
             driver.info.supported_versions[:] = value
         else:
             setattr(driver.info, field, value)
-    async with FakeKubelet(short) as kubelet, driver:
+    async with FakeKubelet(short_path) as kubelet, driver:
         await kubelet.until(lambda: bool(kubelet.attempts))
 
         assert not driver.statuses[0].plugin_registered
@@ -210,27 +210,27 @@ async def test_a_wrong_plugin_is_refused_and_told_why(
         assert kubelet.instances(driver.info.name) == ()
 
 
-async def test_dot_files_and_other_files_are_not_asked(short: Path) -> None:
-    registry = short / "plugins_registry"
+async def test_dot_files_and_other_files_are_not_asked(short_path: Path) -> None:
+    registry = short_path / "plugins_registry"
     registry.mkdir()
     (registry / "note.sock").write_text("no socket")
     with socket.socket(socket.AF_UNIX) as hidden:
         hidden.bind(str(registry / ".hidden.sock"))
-        async with FakeKubelet(short) as kubelet, Driver(short):
+        async with FakeKubelet(short_path) as kubelet, Driver(short_path):
             await kubelet.until_registered(DRIVER)
 
             assert [Path(one.path).name for one in kubelet.attempts] == [f"{DRIVER}-reg.sock"]
 
 
-async def test_a_socket_that_does_not_answer_is_asked_again_later(short: Path) -> None:
+async def test_a_socket_that_does_not_answer_is_asked_again_later(short_path: Path) -> None:
     clock = ManualClock()
     behaviour = Behaviour(clock=clock, version="1.34", get_info_timeout=0.05)
-    driver = Driver(short)
+    driver = Driver(short_path)
     driver.path.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(driver.path))
         deaf.listen()
-        async with FakeKubelet(short, behaviour=behaviour) as kubelet:
+        async with FakeKubelet(short_path, behaviour=behaviour) as kubelet:
             await kubelet.until(lambda: len(kubelet.attempts) == 1)
             clock.advance(0.5)
             await kubelet.until(lambda: len(kubelet.attempts) == 2)
@@ -238,10 +238,10 @@ async def test_a_socket_that_does_not_answer_is_asked_again_later(short: Path) -
     assert "DEADLINE_EXCEEDED" in kubelet.attempts[0].error
 
 
-async def test_two_sockets_with_one_endpoint_are_one_too_many(short: Path) -> None:
-    first, second = Driver(short), Driver(short, tag="-2")
+async def test_two_sockets_with_one_endpoint_are_one_too_many(short_path: Path) -> None:
+    first, second = Driver(short_path), Driver(short_path, tag="-2")
     second.info.endpoint = first.info.endpoint
-    async with FakeKubelet(short) as kubelet, first:
+    async with FakeKubelet(short_path) as kubelet, first:
         await kubelet.until_registered(DRIVER)
         async with second:
             await kubelet.until(lambda: len(kubelet.attempts) == 2)
@@ -252,16 +252,16 @@ async def test_two_sockets_with_one_endpoint_are_one_too_many(short: Path) -> No
 
 @pytest.mark.parametrize(("version", "asked"), [("1.35", 1), ("1.36", 2)])
 async def test_a_failed_registration_is_repeated_only_since_1_36(
-    short: Path, version: str, asked: int
+    short_path: Path, version: str, asked: int
 ) -> None:
     clock = ManualClock()
-    driver = Driver(short)
+    driver = Driver(short_path)
     driver.deny_notify = True
     behaviour = Behaviour(clock=clock, version=version)
-    async with FakeKubelet(short, behaviour=behaviour) as kubelet, driver:
+    async with FakeKubelet(short_path, behaviour=behaviour) as kubelet, driver:
         await kubelet.until(lambda: len(kubelet.attempts) == 1)
         driver.deny_notify = False
-        async with Driver(short, "other.example.com"):
+        async with Driver(short_path, "other.example.com"):
             await kubelet.until_registered("other.example.com")
             clock.advance(0.5)
             await kubelet.until_registered(DRIVER)
@@ -269,8 +269,8 @@ async def test_a_failed_registration_is_repeated_only_since_1_36(
             assert len(driver.statuses) == asked
 
 
-async def test_a_new_socket_at_the_same_path_is_registered_anew(short: Path) -> None:
-    async with FakeKubelet(short) as kubelet, Driver(short) as driver:
+async def test_a_new_socket_at_the_same_path_is_registered_anew(short_path: Path) -> None:
+    async with FakeKubelet(short_path) as kubelet, Driver(short_path) as driver:
         await kubelet.until_registered(DRIVER)
         first = kubelet.instances(DRIVER)
 
@@ -281,8 +281,8 @@ async def test_a_new_socket_at_the_same_path_is_registered_anew(short: Path) -> 
         assert kubelet.instances(DRIVER) != first
 
 
-async def test_a_removed_socket_is_deregistered(short: Path) -> None:
-    async with FakeKubelet(short) as kubelet, Driver(short) as driver:
+async def test_a_removed_socket_is_deregistered(short_path: Path) -> None:
+    async with FakeKubelet(short_path) as kubelet, Driver(short_path) as driver:
         await kubelet.until_registered(DRIVER)
 
         await driver.registrar.close()
@@ -290,9 +290,12 @@ async def test_a_removed_socket_is_deregistered(short: Path) -> None:
         await kubelet.until_gone(DRIVER)
 
 
-async def test_a_kubelet_of_another_root_never_asks(short: Path) -> None:
+async def test_a_kubelet_of_another_root_never_asks(short_path: Path) -> None:
     behaviour = Behaviour(asks_info=False)
-    async with FakeKubelet(short, behaviour=behaviour) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, behaviour=behaviour) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until(lambda: kubelet.sockets == (driver.path,))
         await anyio.wait_all_tasks_blocked()
 
@@ -300,8 +303,8 @@ async def test_a_kubelet_of_another_root_never_asks(short: Path) -> None:
         assert driver.statuses == []
 
 
-async def test_a_restarted_kubelet_asks_every_socket_again(short: Path) -> None:
-    async with FakeKubelet(short) as kubelet, Driver(short) as driver:
+async def test_a_restarted_kubelet_asks_every_socket_again(short_path: Path) -> None:
+    async with FakeKubelet(short_path) as kubelet, Driver(short_path) as driver:
         await kubelet.until_registered(DRIVER)
 
         await kubelet.restart()
@@ -313,7 +316,7 @@ async def test_a_restarted_kubelet_asks_every_socket_again(short: Path) -> None:
 # -- connection and slices ------------------------------------------------------------------------
 
 
-async def test_slices_are_wiped_at_start_and_30_s_after_a_driver_is_gone(short: Path) -> None:
+async def test_slices_are_wiped_at_start_and_30_s_after_a_driver_is_gone(short_path: Path) -> None:
     wiped: list[str | None] = []
     clock = ManualClock()
 
@@ -321,14 +324,14 @@ async def test_slices_are_wiped_at_start_and_30_s_after_a_driver_is_gone(short: 
         wiped.append(driver)
         kubelet.behaviour.changed()
 
-    kubelet = FakeKubelet(short, wipe=wipe, behaviour=Behaviour(clock=clock))
+    kubelet = FakeKubelet(short_path, wipe=wipe, behaviour=Behaviour(clock=clock))
     async with kubelet:
         await kubelet.until(lambda: wiped == [None])
-        async with Driver(short):
+        async with Driver(short_path):
             await kubelet.until_registered(DRIVER)
         await kubelet.until_gone(DRIVER)
         clock.advance(29)
-        async with Driver(short):
+        async with Driver(short_path):
             await kubelet.until_registered(DRIVER)
             clock.advance(2)
         await kubelet.until_gone(DRIVER)
@@ -341,7 +344,7 @@ async def test_slices_are_wiped_at_start_and_30_s_after_a_driver_is_gone(short: 
         await kubelet.until(lambda: wiped == [None, DRIVER])
 
 
-async def test_a_wipe_that_fails_is_repeated(short: Path) -> None:
+async def test_a_wipe_that_fails_is_repeated(short_path: Path) -> None:
     clock = ManualClock()
     tried = [0]
 
@@ -351,7 +354,7 @@ async def test_a_wipe_that_fails_is_repeated(short: Path) -> None:
         if tried[0] < 3:
             raise OSError("API server is down")
 
-    kubelet = FakeKubelet(short, wipe=wipe, behaviour=Behaviour(clock=clock))
+    kubelet = FakeKubelet(short_path, wipe=wipe, behaviour=Behaviour(clock=clock))
     async with kubelet:
         for times, wait in ((1, 1), (2, 2)):
             await kubelet.until(lambda times=times: tried[0] == times)  # type: ignore[misc]
@@ -360,8 +363,8 @@ async def test_a_wipe_that_fails_is_repeated(short: Path) -> None:
         await kubelet.until(lambda: tried[0] == 3)
 
 
-async def test_a_lost_connection_is_noticed_without_a_removed_socket(short: Path) -> None:
-    async with FakeKubelet(short) as kubelet, Driver(short) as driver:
+async def test_a_lost_connection_is_noticed_without_a_removed_socket(short_path: Path) -> None:
+    async with FakeKubelet(short_path) as kubelet, Driver(short_path) as driver:
         await kubelet.until_registered(DRIVER)
 
         await driver.service.close()
@@ -371,10 +374,10 @@ async def test_a_lost_connection_is_noticed_without_a_removed_socket(short: Path
         await kubelet.until_registered(DRIVER)
 
 
-async def test_the_newest_connected_instance_is_called(short: Path) -> None:
+async def test_the_newest_connected_instance_is_called(short_path: Path) -> None:
     claims = Claims(gpu=claim())
-    old, new = Driver(short, tag="-a"), Driver(short, tag="-b")
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, old:
+    old, new = Driver(short_path, tag="-a"), Driver(short_path, tag="-b")
+    async with FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet, old:
         await kubelet.until_registered(DRIVER)
         async with new:
             await kubelet.until_registered(DRIVER, 2)
@@ -389,10 +392,13 @@ async def test_the_newest_connected_instance_is_called(short: Path) -> None:
 # -- claims ---------------------------------------------------------------------------------------
 
 
-async def test_a_claim_is_prepared_once_for_all_its_pods(short: Path) -> None:
+async def test_a_claim_is_prepared_once_for_all_its_pods(short_path: Path) -> None:
     other = Pod(name="other", claims=("gpu",))
     claims = Claims(gpu=claim("gpu", "1", POD, other))
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until_registered(DRIVER)
         (first,) = await kubelet.prepare(POD)
         assert await kubelet.prepare(other) == (first,)
@@ -408,19 +414,25 @@ async def test_a_claim_is_prepared_once_for_all_its_pods(short: Path) -> None:
     assert driver.calls == [("prepare", ["1"]), ("unprepare", ["1"])]
 
 
-async def test_a_pods_claims_go_to_a_driver_in_one_call(short: Path) -> None:
+async def test_a_pods_claims_go_to_a_driver_in_one_call(short_path: Path) -> None:
     pod = Pod(name="two", claims=("a", "b"))
     claims = Claims(a=claim("a", "1", pod), b=claim("b", "2", pod))
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until_registered(DRIVER)
         await kubelet.prepare(pod)
 
     assert driver.calls == [("prepare", ["1", "2"])]
 
 
-async def test_a_kubelet_that_lost_its_checkpoint_prepares_again(short: Path) -> None:
+async def test_a_kubelet_that_lost_its_checkpoint_prepares_again(short_path: Path) -> None:
     claims = Claims(gpu=claim())
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until_registered(DRIVER)
         await kubelet.prepare(POD)
         await kubelet.restart(forget=True)
@@ -440,10 +452,13 @@ async def test_a_kubelet_that_lost_its_checkpoint_prepares_again(short: Path) ->
     ],
 )
 async def test_a_claim_that_is_not_for_the_pod_is_refused(
-    short: Path, found: Any, why: str
+    short_path: Path, found: Any, why: str
 ) -> None:
     claims = Claims(gpu=found)
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until_registered(DRIVER)
         with pytest.raises(PodFailed, match=why):
             await kubelet.prepare(POD)
@@ -451,9 +466,9 @@ async def test_a_claim_that_is_not_for_the_pod_is_refused(
     assert driver.calls == []
 
 
-async def test_a_new_claim_under_an_old_name_waits_for_the_end_of_the_old(short: Path) -> None:
+async def test_a_new_claim_under_an_old_name_waits_for_the_end_of_the_old(short_path: Path) -> None:
     claims = Claims(gpu=claim())
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short):
+    async with FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet, Driver(short_path):
         await kubelet.until_registered(DRIVER)
         await kubelet.prepare(POD)
         claims["gpu"] = claim(uid="2")
@@ -486,10 +501,13 @@ def _error(entries: Any) -> None:
     ],
 )
 async def test_a_wrong_answer_fails_the_pod(
-    short: Path, change: Callable[[Any], None], why: str
+    short_path: Path, change: Callable[[Any], None], why: str
 ) -> None:
     claims = Claims(gpu=claim())
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet, Driver(short) as driver:
+    async with (
+        FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet,
+        Driver(short_path) as driver,
+    ):
         await kubelet.until_registered(DRIVER)
         driver.answer = _with(change)
         with pytest.raises(PodFailed, match=why):
@@ -502,10 +520,10 @@ async def test_a_wrong_answer_fails_the_pod(
     assert driver.calls == [("prepare", ["1"]), ("unprepare", ["1"]), ("unprepare", ["1"])]
 
 
-async def test_nothing_is_unprepared_while_the_driver_is_away(short: Path) -> None:
+async def test_nothing_is_unprepared_while_the_driver_is_away(short_path: Path) -> None:
     claims = Claims(gpu=claim())
-    async with FakeKubelet(short, get_claim=claims.get_claim) as kubelet:
-        async with Driver(short):
+    async with FakeKubelet(short_path, get_claim=claims.get_claim) as kubelet:
+        async with Driver(short_path):
             await kubelet.until_registered(DRIVER)
             await kubelet.prepare(POD)
         await kubelet.until_gone(DRIVER)
@@ -517,18 +535,20 @@ async def test_nothing_is_unprepared_while_the_driver_is_away(short: Path) -> No
 
 
 @pytest.mark.parametrize(("version", "share_id"), [("1.34", ""), ("1.35", "s")])
-async def test_share_ids_are_known_since_1_35(short: Path, version: str, share_id: str) -> None:
+async def test_share_ids_are_known_since_1_35(
+    short_path: Path, version: str, share_id: str
+) -> None:
     claims = Claims(gpu=claim())
     behaviour = Behaviour(version=version)
-    kubelet = FakeKubelet(short, get_claim=claims.get_claim, behaviour=behaviour)
-    async with kubelet, Driver(short):
+    kubelet = FakeKubelet(short_path, get_claim=claims.get_claim, behaviour=behaviour)
+    async with kubelet, Driver(short_path):
         await kubelet.until_registered(DRIVER)
         (device,) = await kubelet.prepare(POD)
 
     assert device.share_id == share_id
 
 
-async def test_a_container_gets_the_devices_of_the_request_it_names(short: Path) -> None:
+async def test_a_container_gets_the_devices_of_the_request_it_names(short_path: Path) -> None:
     claims = Claims(gpu=claim())
     edits = {"env": ["GPU=d"]}
     spec = {
@@ -536,10 +556,10 @@ async def test_a_container_gets_the_devices_of_the_request_it_names(short: Path)
         "kind": "example.com/gpu",
         "devices": [{"name": "d", "containerEdits": edits}],
     }
-    cdi = short / "cdi"
+    cdi = short_path / "cdi"
     cdi.mkdir()
-    kubelet = FakeKubelet(short, get_claim=claims.get_claim, cdi=[cdi])
-    async with kubelet, Driver(short):
+    kubelet = FakeKubelet(short_path, get_claim=claims.get_claim, cdi=[cdi])
+    async with kubelet, Driver(short_path):
         await kubelet.until_registered(DRIVER)
         await kubelet.prepare(POD)
         with pytest.raises(UnresolvableDevice):
@@ -564,12 +584,12 @@ def _report(health: int, message: str = "", timeout_s: int = 0) -> Any:
     return pb.NodeWatchResourcesResponse(devices=[device])
 
 
-async def test_health_holds_30_s_or_as_long_as_the_driver_says(short: Path) -> None:
+async def test_health_holds_30_s_or_as_long_as_the_driver_says(short_path: Path) -> None:
     clock = ManualClock()
     send, receive = anyio.create_memory_object_stream[Any](10)
-    driver = Driver(short)
+    driver = Driver(short_path)
     driver.health = lambda: receive
-    kubelet = FakeKubelet(short, behaviour=Behaviour(clock=clock))
+    kubelet = FakeKubelet(short_path, behaviour=Behaviour(clock=clock))
     async with kubelet, driver, send, receive:
         await send.send(_report(2, "x" * 2000))
         await kubelet.until(lambda: kubelet.health_reports.received == 1)
@@ -586,15 +606,15 @@ async def test_health_holds_30_s_or_as_long_as_the_driver_says(short: Path) -> N
         assert kubelet.health(DRIVER, "n", "d") == Report("Healthy")
 
 
-async def test_a_stream_that_ends_clears_what_it_said_and_is_opened_again(short: Path) -> None:
+async def test_a_stream_that_ends_clears_what_it_said_and_is_opened_again(short_path: Path) -> None:
     clock = ManualClock()
-    driver = Driver(short)
+    driver = Driver(short_path)
 
     async def once() -> AsyncIterator[Any]:
         yield _report(1)
 
     driver.health = once
-    async with FakeKubelet(short, behaviour=Behaviour(clock=clock)) as kubelet, driver:
+    async with FakeKubelet(short_path, behaviour=Behaviour(clock=clock)) as kubelet, driver:
         await kubelet.until(lambda: kubelet.health_reports.received == 1)
         await kubelet.until(lambda: kubelet.health(DRIVER, "n", "d") == Report("Unknown"))
         await anyio.wait_all_tasks_blocked()
@@ -603,9 +623,12 @@ async def test_a_stream_that_ends_clears_what_it_said_and_is_opened_again(short:
         await kubelet.until(lambda: kubelet.health_reports.received == 2)
 
 
-async def test_a_driver_without_health_is_not_asked_again(short: Path) -> None:
+async def test_a_driver_without_health_is_not_asked_again(short_path: Path) -> None:
     clock = ManualClock()
-    async with FakeKubelet(short, behaviour=Behaviour(clock=clock)) as kubelet, Driver(short):
+    async with (
+        FakeKubelet(short_path, behaviour=Behaviour(clock=clock)) as kubelet,
+        Driver(short_path),
+    ):
         await kubelet.until_registered(DRIVER)
         clock.advance(5)
 

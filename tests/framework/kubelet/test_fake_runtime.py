@@ -163,6 +163,12 @@ def test_a_yaml_file_is_read_too(tmp_path: Path) -> None:
     assert CdiRegistry(tmp_path).names() == ("hardpoint.dev/claim=a",)
 
 
+def test_a_yaml_file_that_is_none_is_unusable(tmp_path: Path) -> None:
+    path = _write(tmp_path / "x.yaml", "a: [")
+
+    assert path in CdiRegistry(tmp_path).errors()
+
+
 def test_a_node_without_numbers_is_looked_up_on_the_host(tmp_path: Path) -> None:
     _write(tmp_path / "x.json", _edits(deviceNodes=[{"path": "/dev/a", "hostPath": "/dev/b"}]))
     info = {"/dev/b": NodeInfo(NodeType.CHAR, 10, 3, 0o660, 44)}

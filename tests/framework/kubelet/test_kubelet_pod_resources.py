@@ -91,50 +91,50 @@ def _refusing(code: str, times: int, only: str = "") -> Callable[[str], None]:
     return refuse
 
 
-async def test_the_list_says_who_holds_what(short: Path) -> None:
-    async with Lister().server(short), PodResources(short) as kubelet:
+async def test_the_list_says_who_holds_what(short_path: Path) -> None:
+    async with Lister().server(short_path), PodResources(short_path) as kubelet:
         assert await kubelet.list() == (USE,)
 
 
-async def test_one_pod_is_found_by_name_and_another_is_none(short: Path) -> None:
-    async with Lister().server(short), PodResources(short) as kubelet:
+async def test_one_pod_is_found_by_name_and_another_is_none(short_path: Path) -> None:
+    async with Lister().server(short_path), PodResources(short_path) as kubelet:
         assert await kubelet.get("ml", "train") == USE
         assert await kubelet.get("ml", "gone") is None
 
 
 @pytest.mark.parametrize("code", ["UNIMPLEMENTED", "UNKNOWN"])
-async def test_an_older_kubelet_is_asked_for_its_list(short: Path, code: str) -> None:
+async def test_an_older_kubelet_is_asked_for_its_list(short_path: Path, code: str) -> None:
     lister = Lister(_refusing(code, 99, only="Get"))
-    async with lister.server(short), PodResources(short) as kubelet:
+    async with lister.server(short_path), PodResources(short_path) as kubelet:
         assert await kubelet.get("ml", "train") == USE
         assert await kubelet.get("ml", "gone") is None
 
 
-async def test_a_call_rejected_for_its_rate_is_repeated(short: Path) -> None:
+async def test_a_call_rejected_for_its_rate_is_repeated(short_path: Path) -> None:
     lister = Lister(_refusing("RESOURCE_EXHAUSTED", 2))
-    async with lister.server(short), PodResources(short) as kubelet:
+    async with lister.server(short_path), PodResources(short_path) as kubelet:
         assert await kubelet.list() == (USE,)
 
 
-async def test_a_kubelet_that_is_down_is_an_error_and_not_an_empty_list(short: Path) -> None:
-    async with PodResources(short) as kubelet:
+async def test_a_kubelet_that_is_down_is_an_error_and_not_an_empty_list(short_path: Path) -> None:
+    async with PodResources(short_path) as kubelet:
         with pytest.raises(CallFailed, match=r"PodResourcesLister\.List"):
             await kubelet.list()
 
 
-async def test_an_error_other_than_the_rate_is_not_repeated(short: Path) -> None:
+async def test_an_error_other_than_the_rate_is_not_repeated(short_path: Path) -> None:
     lister = Lister(_refusing("INTERNAL", 1))
-    async with lister.server(short), PodResources(short) as kubelet:
+    async with lister.server(short_path), PodResources(short_path) as kubelet:
         with pytest.raises(CallFailed, match="INTERNAL"):
             await kubelet.list()
 
 
-async def test_a_list_larger_than_grpcs_default_arrives(short: Path) -> None:
+async def test_a_list_larger_than_grpcs_default_arrives(short_path: Path) -> None:
     lister = Lister()
     held = pb.ContainerDevices(resource_name="r", device_ids=["x" * 1000] * 6000)
     container = pb.ContainerResources(name="c", devices=[held])
     lister.pods = [pb.PodResources(name="big", containers=[container])]
-    async with lister.server(short), PodResources(short) as kubelet:
+    async with lister.server(short_path), PodResources(short_path) as kubelet:
         (pod,) = await kubelet.list()
 
     assert len(pod.resources[0].ids) == 6000

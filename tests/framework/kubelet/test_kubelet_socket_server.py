@@ -43,40 +43,40 @@ def _dead_socket(path: Path) -> Path:
     return path
 
 
-async def test_a_served_socket_answers_and_leaves_no_other_file(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_a_served_socket_answers_and_leaves_no_other_file(short_path: Path) -> None:
+    path = short_path / "dra.sock"
 
     async with SocketServer(path, [_named("a")]):
         answer = await _ask(path)
-        beside = os.listdir(short)
+        beside = os.listdir(short_path)
 
-    assert (answer, beside, os.listdir(short)) == ("a", ["dra.sock"], [])
-
-
-async def test_only_the_owner_may_connect(short: Path) -> None:
-    async with SocketServer(short / "dra.sock", [_named("a")]):
-        assert (short / "dra.sock").stat().st_mode & 0o777 == 0o600
+    assert (answer, beside, os.listdir(short_path)) == ("a", ["dra.sock"], [])
 
 
-async def test_a_live_socket_is_never_taken(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_only_the_owner_may_connect(short_path: Path) -> None:
+    async with SocketServer(short_path / "dra.sock", [_named("a")]):
+        assert (short_path / "dra.sock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_live_socket_is_never_taken(short_path: Path) -> None:
+    path = short_path / "dra.sock"
     async with SocketServer(path, [_named("first")]):
         with pytest.raises(SocketInUse, match=str(path)):
             await SocketServer(path, [_named("second")]).start()
 
         assert await _ask(path) == "first"
-    assert os.listdir(short) == []
+    assert os.listdir(short_path) == []
 
 
-async def test_the_socket_of_a_killed_process_is_replaced(short: Path) -> None:
-    path = _dead_socket(short / "dra.sock")
+async def test_the_socket_of_a_killed_process_is_replaced(short_path: Path) -> None:
+    path = _dead_socket(short_path / "dra.sock")
 
     async with SocketServer(path, [_named("new")]):
         assert await _ask(path) == "new"
 
 
-async def test_stopping_leaves_a_successors_socket_alone(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_stopping_leaves_a_successors_socket_alone(short_path: Path) -> None:
+    path = short_path / "dra.sock"
     old = SocketServer(path, [_named("old")])
     await old.start()
     path.unlink()
@@ -88,8 +88,8 @@ async def test_stopping_leaves_a_successors_socket_alone(short: Path) -> None:
         assert await _ask(path) == "new"
 
 
-async def test_closing_twice_is_harmless(short: Path) -> None:
-    server = SocketServer(short / "dra.sock", [_named("a")])
+async def test_closing_twice_is_harmless(short_path: Path) -> None:
+    server = SocketServer(short_path / "dra.sock", [_named("a")])
     await server.start()
 
     await server.close()
@@ -98,8 +98,8 @@ async def test_closing_twice_is_harmless(short: Path) -> None:
     assert not server.is_ours()
 
 
-async def test_renewing_gives_a_new_socket_at_the_same_path(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_renewing_gives_a_new_socket_at_the_same_path(short_path: Path) -> None:
+    path = short_path / "dra.sock"
     async with SocketServer(path, [_named("a")]) as server:
         before = path.stat().st_ctime_ns
 
@@ -110,54 +110,54 @@ async def test_renewing_gives_a_new_socket_at_the_same_path(short: Path) -> None
         assert await _ask(path) == "a"
 
 
-async def test_a_path_of_107_bytes_serves_and_one_of_108_is_refused(short: Path) -> None:
-    room = sockets.LONGEST_PATH - len(str(short)) - 1
-    longest = short / ("x" * room)
+async def test_a_path_of_107_bytes_serves_and_one_of_108_is_refused(short_path: Path) -> None:
+    room = sockets.LONGEST_PATH - len(str(short_path)) - 1
+    longest = short_path / ("x" * room)
 
     async with SocketServer(longest, [_named("a")]):
         assert await _ask(longest) == "a"
     with pytest.raises(SocketPathTooLong, match="has 108 bytes, the most is 107"):
-        await SocketServer(short / ("x" * (room + 1)), []).start()
+        await SocketServer(short_path / ("x" * (room + 1)), []).start()
     with pytest.raises(SocketPathTooLong):
-        Client(short / ("x" * (room + 1)))
+        Client(short_path / ("x" * (room + 1)))
 
 
-async def test_a_directory_with_odd_characters_serves(short: Path) -> None:
-    path = short / "a%41 b" / "dra.sock"
+async def test_a_directory_with_odd_characters_serves(short_path: Path) -> None:
+    path = short_path / "a%41 b" / "dra.sock"
     path.parent.mkdir()
 
     async with SocketServer(path, [_named("a")]):
         assert await _ask(path) == "a"
 
 
-async def test_a_missing_directory_is_said_and_nothing_is_left(short: Path) -> None:
+async def test_a_missing_directory_is_said_and_nothing_is_left(short_path: Path) -> None:
     with pytest.raises(SocketError, match=r"cannot serve a socket in .*/gone"):
-        await SocketServer(short / "gone" / "dra.sock", []).start()
+        await SocketServer(short_path / "gone" / "dra.sock", []).start()
 
-    assert os.listdir(short) == []
+    assert os.listdir(short_path) == []
 
 
-async def test_a_directory_in_the_way_is_said_and_nothing_is_left(short: Path) -> None:
-    (short / "dra.sock").mkdir()
+async def test_a_directory_in_the_way_is_said_and_nothing_is_left(short_path: Path) -> None:
+    (short_path / "dra.sock").mkdir()
 
     with pytest.raises(SocketError, match="cannot put a socket at"):
-        await SocketServer(short / "dra.sock", []).start()
+        await SocketServer(short_path / "dra.sock", []).start()
 
-    assert os.listdir(short) == ["dra.sock"]
+    assert os.listdir(short_path) == ["dra.sock"]
 
 
-async def test_closing_while_cancelled_still_removes_the_socket(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_closing_while_cancelled_still_removes_the_socket(short_path: Path) -> None:
+    path = short_path / "dra.sock"
     with anyio.CancelScope() as scope:
         async with SocketServer(path, [_named("a")]):
             scope.cancel()
             await anyio.sleep_forever()
 
-    assert os.listdir(short) == []
+    assert os.listdir(short_path) == []
 
 
-async def test_a_withdrawn_server_still_answers_who_is_connected(short: Path) -> None:
-    path = short / "dra.sock"
+async def test_a_withdrawn_server_still_answers_who_is_connected(short_path: Path) -> None:
+    path = short_path / "dra.sock"
     async with SocketServer(path, [_named("a")]) as server, Client(path) as client:
         await client.call(REGISTRATION, "GetInfo", pb.InfoRequest(), timeout_s=5)
 
@@ -171,34 +171,34 @@ async def test_a_withdrawn_server_still_answers_who_is_connected(short: Path) ->
 # -- files ----------------------------------------------------------------------------------------
 
 
-async def test_stale_sockets_go_and_live_ones_and_other_files_stay(short: Path) -> None:
-    dead = _dead_socket(short / "dead.sock")
-    (short / "file.sock").write_text("not a socket")
-    (short / "link.sock").symlink_to(dead)
-    async with SocketServer(short / "live.sock", [_named("a")]):
-        removed = sockets.remove_stale(sorted(short.iterdir()))
+async def test_stale_sockets_go_and_live_ones_and_other_files_stay(short_path: Path) -> None:
+    dead = _dead_socket(short_path / "dead.sock")
+    (short_path / "file.sock").write_text("not a socket")
+    (short_path / "link.sock").symlink_to(dead)
+    async with SocketServer(short_path / "live.sock", [_named("a")]):
+        removed = sockets.remove_stale(sorted(short_path.iterdir()))
 
         assert removed == (dead,)
-        assert sorted(os.listdir(short)) == ["file.sock", "link.sock", "live.sock"]
+        assert sorted(os.listdir(short_path)) == ["file.sock", "link.sock", "live.sock"]
 
 
-def test_a_busy_socket_counts_as_live(short: Path) -> None:
+def test_a_busy_socket_counts_as_live(short_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
-        busy.bind(str(short / "busy.sock"))
+        busy.bind(str(short_path / "busy.sock"))
         busy.listen(0)
-        waiting.connect(str(short / "busy.sock"))
+        waiting.connect(str(short_path / "busy.sock"))
 
-        assert sockets.is_live(short / "busy.sock")
+        assert sockets.is_live(short_path / "busy.sock")
 
 
-def test_only_old_hidden_sockets_of_ours_are_swept(short: Path) -> None:
-    old, young = _dead_socket(short / ".hp00aa"), _dead_socket(short / ".hp00bb")
-    foreign = _dead_socket(short / ".hpx")
+def test_only_old_hidden_sockets_of_ours_are_swept(short_path: Path) -> None:
+    old, young = _dead_socket(short_path / ".hp00aa"), _dead_socket(short_path / ".hp00bb")
+    foreign = _dead_socket(short_path / ".hpx")
     hour_ago = time.time() - 3600
     for path in (old, foreign):
         os.utime(path, (hour_ago, hour_ago))
 
-    assert sockets.remove_left_behind(short) == (old,)
+    assert sockets.remove_left_behind(short_path) == (old,)
     assert young.exists()
     assert foreign.exists()
 
@@ -206,33 +206,33 @@ def test_only_old_hidden_sockets_of_ours_are_swept(short: Path) -> None:
 # -- handlers -------------------------------------------------------------------------------------
 
 
-async def test_a_handlers_status_reaches_the_caller(short: Path) -> None:
+async def test_a_handlers_status_reaches_the_caller(short_path: Path) -> None:
     async def get_info(request: pb.InfoRequest) -> pb.PluginInfo:
         raise Status("RESOURCE_EXHAUSTED", "later")
 
-    async with SocketServer(short / "s", [serve(REGISTRATION, {"GetInfo": get_info})]):
+    async with SocketServer(short_path / "s", [serve(REGISTRATION, {"GetInfo": get_info})]):
         with pytest.raises(CallFailed) as failed:
-            await _ask(short / "s")
+            await _ask(short_path / "s")
 
     assert (failed.value.code, failed.value.details) == ("RESOURCE_EXHAUSTED", "later")
 
 
 async def test_a_handler_that_breaks_costs_its_own_call(
-    short: Path, caplog: pytest.LogCaptureFixture
+    short_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def get_info(request: pb.InfoRequest) -> pb.PluginInfo:
         raise ValueError("odd")
 
-    async with SocketServer(short / "s", [serve(REGISTRATION, {"GetInfo": get_info})]):
+    async with SocketServer(short_path / "s", [serve(REGISTRATION, {"GetInfo": get_info})]):
         for _ in range(2):
             with pytest.raises(CallFailed, match="INTERNAL: ValueError: odd"):
-                await _ask(short / "s")
+                await _ask(short_path / "s")
 
     assert "handler failed method=pluginregistration.Registration.GetInfo" in caplog.text
 
 
-async def test_a_method_without_a_handler_is_unimplemented(short: Path) -> None:
-    async with SocketServer(short / "s", [_named("a")]), Client(short / "s") as client:
+async def test_a_method_without_a_handler_is_unimplemented(short_path: Path) -> None:
+    async with SocketServer(short_path / "s", [_named("a")]), Client(short_path / "s") as client:
         with pytest.raises(CallFailed) as failed:
             await client.call(
                 REGISTRATION, "NotifyRegistrationStatus", pb.RegistrationStatus(), timeout_s=5
@@ -246,7 +246,7 @@ def test_a_handler_for_no_method_is_refused() -> None:
         serve(REGISTRATION, {"GetInform": lambda request: None})
 
 
-async def test_a_stream_flows_and_its_end_reaches_the_handler(short: Path) -> None:
+async def test_a_stream_flows_and_its_end_reaches_the_handler(short_path: Path) -> None:
     ended = anyio.Event()
 
     async def watch(
@@ -260,7 +260,7 @@ async def test_a_stream_flows_and_its_end_reaches_the_handler(short: Path) -> No
             ended.set()
 
     handler = serve(HEALTH, {"NodeWatchResources": watch})
-    async with SocketServer(short / "s", [handler]), Client(short / "s") as client:
+    async with SocketServer(short_path / "s", [handler]), Client(short_path / "s") as client:
         request = health_pb.NodeWatchResourcesRequest()
         stream = client.stream(HEALTH, "NodeWatchResources", request)
         assert [await anext(stream), await anext(stream)]
@@ -270,13 +270,13 @@ async def test_a_stream_flows_and_its_end_reaches_the_handler(short: Path) -> No
             await ended.wait()
 
 
-async def test_a_stream_that_breaks_says_so(short: Path) -> None:
+async def test_a_stream_that_breaks_says_so(short_path: Path) -> None:
     async def watch(request: object) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
         yield health_pb.NodeWatchResourcesResponse()
         raise Status("UNAVAILABLE", "gone")
 
     handler = serve(HEALTH, {"NodeWatchResources": watch})
-    async with SocketServer(short / "s", [handler]), Client(short / "s") as client:
+    async with SocketServer(short_path / "s", [handler]), Client(short_path / "s") as client:
         request = health_pb.NodeWatchResourcesRequest()
         stream = client.stream(HEALTH, "NodeWatchResources", request)
         assert await anext(stream) == health_pb.NodeWatchResourcesResponse()
@@ -284,11 +284,11 @@ async def test_a_stream_that_breaks_says_so(short: Path) -> None:
             await anext(stream)
 
 
-async def test_the_client_calls_its_authority_localhost(short: Path) -> None:
+async def test_the_client_calls_its_authority_localhost(short_path: Path) -> None:
     """A path as authority is refused by strict HTTP/2 servers (grpc/grpc#34305)."""
-    listener = await anyio.create_unix_listener(short / "s")
+    listener = await anyio.create_unix_listener(short_path / "s")
     sent = b""
-    async with listener, anyio.create_task_group() as tasks, Client(short / "s") as client:
+    async with listener, anyio.create_task_group() as tasks, Client(short_path / "s") as client:
         tasks.start_soon(_ignore_failure, client)
         async with await listener.accept() as connection:
             await connection.send(_EMPTY_SETTINGS)
@@ -298,7 +298,7 @@ async def test_the_client_calls_its_authority_localhost(short: Path) -> None:
         tasks.cancel_scope.cancel()
 
     assert b"localhost" in sent
-    assert str(short).encode() not in sent
+    assert str(short_path).encode() not in sent
 
 
 _EMPTY_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
@@ -310,10 +310,10 @@ async def _ignore_failure(client: Client) -> None:
         await client.call(REGISTRATION, "GetInfo", pb.InfoRequest(), timeout_s=5)
 
 
-async def test_a_lost_server_is_found_again_by_the_same_client(short: Path) -> None:
-    server = SocketServer(short / "s", [_named("a")])
+async def test_a_lost_server_is_found_again_by_the_same_client(short_path: Path) -> None:
+    server = SocketServer(short_path / "s", [_named("a")])
     await server.start()
-    async with Client(short / "s") as client:
+    async with Client(short_path / "s") as client:
         await client.call(REGISTRATION, "GetInfo", pb.InfoRequest(), timeout_s=5)
         await server.close()
         with pytest.raises(CallFailed, match="UNAVAILABLE"):

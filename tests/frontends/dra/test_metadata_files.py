@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from dra_node import DRIVER, KEY, NODE
+from dra_node import DRIVER, KEY, NODE, device, running
 from hardpoint.errors import BadValue
-from hardpoint.model import AttributeValue, Claim, ClaimKey, PreparedDevice, Version
+from hardpoint.model import Allotment, AttributeValue, Claim, ClaimKey, PreparedDevice, Version
+from hardpoint.testing.agent import FakeAgent
 from hardpoint.testing.cdi import CdiRegistry
+from hardpoint_dra.claims import ClaimReader
+from hardpoint_dra.handler import ClaimHandler
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
 
 IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
@@ -249,3 +253,65 @@ def test_a_uid_that_is_a_path_is_refused(tmp_path: Path, uid: str) -> None:
 def test_a_driver_name_that_cdi_refuses_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="a letter first"):
         MetadataFiles("0gpu.example.com", tmp_path, tmp_path)
+
+
+# -- with the agent -------------------------------------------------------------------------------
+
+
+def _handler(root: Path, agent: FakeAgent) -> tuple[ClaimHandler, MetadataFiles]:
+    files = MetadataFiles(DRIVER, root / "plugin", agent.paths.cdi)
+
+    class Reader(ClaimReader):
+        async def read(self, key: ClaimKey) -> Claim:
+            return Claim(key=key, allotments=(Allotment(request="r", device="pci-0", pool=NODE),))
+
+    def connect() -> Any:
+        raise AssertionError
+
+    return ClaimHandler(agent, DRIVER, Reader(connect, NODE), metadata=files), files
+
+
+async def test_a_claim_that_was_unprepared_meanwhile_leaves_no_files(tmp_path: Path) -> None:
+    agent = FakeAgent(tmp_path)
+    agent.show(device())
+    handler, files = _handler(tmp_path, agent)
+    prepare = agent.prepare
+
+    async def overtaken(key: ClaimKey, read: Any) -> tuple[PreparedDevice, ...]:
+        devices = await prepare(key, read)
+        await handler.unprepare(key)
+        return devices
+
+    agent.prepare = overtaken  # type: ignore[method-assign]
+
+    (prepared,) = await handler.prepare(KEY)
+
+    assert len(prepared.cdi_ids) == 1
+    assert files.again(KEY) == {}
+
+
+@pytest.mark.parametrize("writing", [True, False])
+async def test_only_the_agent_that_writes_removes_leavings(tmp_path: Path, writing: bool) -> None:
+    agent = FakeAgent(tmp_path, writing=writing)
+    handler, files = _handler(tmp_path, agent)
+    names = files.write(Claim(key=KEY), [_prepared()], _attributes)
+    directory = tmp_path / "plugin/dra-device-metadata/uid-1"
+    hour_ago = time.time() - 3600
+    os.utime(directory, (hour_ago, hour_ago))
+
+    await handler.restore_metadata()
+
+    assert files.again(KEY) == ({} if writing else names)
+
+
+async def test_what_the_offer_says_of_a_held_device_reaches_its_file(tmp_path: Path) -> None:
+    agent = FakeAgent(tmp_path)
+    agent.show(device(attributes={"model": "A1"}))
+    handler, _ = _handler(tmp_path, agent)
+    await handler.prepare(KEY)
+    file = tmp_path / "plugin/dra-device-metadata/uid-1/r/metadata.json"
+    async with running(handler.refresh_metadata):
+        agent.show(device(attributes={"model": "A2"}))
+        with anyio.fail_after(5):
+            while '"A2"' not in file.read_text():
+                await anyio.wait_all_tasks_blocked()

@@ -110,9 +110,8 @@ async def test_a_restarted_kubelet_finds_the_driver_again(short_path: Path, vers
     assert agent.faults == {}
 
 
-async def test_get_info_is_answered_while_the_rest_is_slow(short_path: Path) -> None:
+async def test_get_info_says_who_we_are_and_where_we_serve(short_path: Path) -> None:
     agent = FakeAgent(short_path)
-    agent.gate = anyio.Event()
     async with _kubelet(short_path) as kubelet, running(_registration(agent).run):
         await kubelet.until_registered(DRIVER)
         path = short_path / f"kubelet/plugins_registry/{DRIVER}-reg.sock"

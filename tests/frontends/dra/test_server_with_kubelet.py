@@ -14,6 +14,9 @@ import pytest
 from dra_node import DRIVER, NODE, device, result, running
 from hardpoint.errors import HoldDenied
 from hardpoint.kube import Kube
+from hardpoint.kubelet import pluginregistration_v1_pb2 as registration_pb
+from hardpoint.kubelet.client import Client
+from hardpoint.kubelet.services import service_of
 from hardpoint.model import Condition, Domain, Health, Offered, Version
 from hardpoint.testing.agent import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -291,6 +294,27 @@ async def test_a_prepare_that_is_too_slow_is_finished_by_the_next_call(world: Wo
         world.agent.gate.set()
 
         assert await world.kubelet.prepare(POD)
+
+
+async def test_get_info_is_answered_while_many_claims_are_being_prepared(world: World) -> None:
+    pods = [Pod(name=f"pod-{i}", claims=(f"claim-{i}",)) for i in range(32)]
+    for pod in pods:
+        world.allocate(name=pod.claims[0], pod=pod)
+    world.agent.gate = anyio.Event()
+    async with world.frontend(), anyio.create_task_group() as tasks:
+        await world.kubelet.until_registered(DRIVER)
+        for pod in pods:
+            tasks.start_soon(world.kubelet.prepare, pod)
+        await world.agent.until(lambda: len(world.agent.prepared) == len(pods))
+        path = world.root / f"kubelet/plugins_registry/{DRIVER}-reg.sock"
+        async with Client(path) as client:
+            service = service_of(registration_pb, "Registration")
+            request = registration_pb.InfoRequest()
+            info = await client.call(service, "GetInfo", request, timeout_s=1)
+        world.agent.gate.set()
+
+    assert info.name == DRIVER
+    assert len(world.agent.claims) == len(pods)
 
 
 async def test_a_restarted_agent_serves_the_kubelet_again(world: World) -> None:

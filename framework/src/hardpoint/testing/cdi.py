@@ -216,15 +216,21 @@ def _spec(path: Path) -> Mapping[str, Any]:
 
 def _load(path: Path) -> Mapping[str, Any]:
     text = path.read_text()
-    if path.suffix == ".json":
-        loaded = json.loads(text)
-    else:
-        import yaml
-
-        loaded = yaml.safe_load(text)
+    loaded = json.loads(text) if path.suffix == ".json" else _yaml(text)
     if not isinstance(loaded, dict):
         raise _Invalid("not an object")
     return loaded
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise _Invalid("reading YAML needs PyYAML") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _Invalid(str(error)) from error
 
 
 def _device(device: Any) -> None:

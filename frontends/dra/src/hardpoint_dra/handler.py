@@ -17,9 +17,13 @@ import anyio.to_thread
 from hardpoint.agent import Agent
 from hardpoint.errors import HardpointError
 from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, PreparedDevice
+
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
 from hardpoint_dra.status import StatusWriter
+
+_MARGIN = 60.0
+"""Seconds before our start within which a claim may have been prepared unknown to us."""
 
 
 class ClaimHandler:
@@ -103,11 +107,16 @@ class ClaimHandler:
         return names if isinstance(names, Mapping) else {}
 
     async def restore_metadata(self) -> None:
-        """Before anything is registered: the kubelet may use the CDI names of before a reboot."""
+        """Before anything is registered: the kubelet may use the CDI names of before a reboot.
+
+        Leavings are removed by the agent that writes alone: the other one of two may hold claims
+        that this one has not heard of yet.
+        """
         metadata = self._metadata
         if metadata is not None:
+            before = self._started - _MARGIN if self._agent.writing() else 0.0
             held = [hold.claim for hold in self._agent.holds()]
-            await self._try(lambda: metadata.restore(held, before=self._started))
+            await self._try(lambda: metadata.restore(held, before=before))
 
     async def refresh_metadata(self) -> None:
         """Let files follow the offer, for ever."""

@@ -18,6 +18,7 @@ from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
 from hardpoint.kube import FIELD_MANAGER, Backoff, Resource
 from hardpoint.model import ClaimKey, Device, PreparedDevice, Version
+
 from hardpoint_dra.claims import GROUP, PLURAL
 
 if TYPE_CHECKING:
@@ -116,10 +117,12 @@ class StatusWriter:
                 await anyio.sleep(backoff.next())
 
     def _settle(self, wanted: _Wanted, again: bool) -> None:
-        del self._wanted[wanted.key.uid]
-        if again and wanted.tries + 1 < _TRIES:
-            key = wanted.key
-            self._wanted[key.uid] = _Wanted(key, wanted.entries, wanted.tries + 1)
+        key, tries = wanted.key, wanted.tries + 1
+        del self._wanted[key.uid]
+        if again and tries < _TRIES:
+            self._wanted[key.uid] = _Wanted(key, wanted.entries, tries)
+        elif again:
+            log.warning("status given up claim=%s uid=%s tries=%d", key, key.uid, tries)
 
     async def _write(self, wanted: _Wanted) -> bool:
         """Write one claim's entries; say whether it should be tried again."""

@@ -1,0 +1,181 @@
+"""Everything that one driver name needs, put together and kept running.
+
+A part that fails is said on the fault board and started again; it costs no other part and no other
+driver name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from hardpoint.agent import Agent
+from hardpoint.attributes import is_subdomain
+from hardpoint.errors import BadSettings, BadValue, HardpointError
+from hardpoint.kube import Backoff
+from hardpoint.kubelet import (
+    dra_health_v1_pb2,
+    dra_health_v1alpha1_pb2,
+    dra_v1_pb2,
+    dra_v1beta1_pb2,
+)
+from hardpoint.kubelet.services import serve, service_of
+from hardpoint.model import Domain
+
+from hardpoint_dra.claims import ClaimReader
+from hardpoint_dra.handler import ClaimHandler
+from hardpoint_dra.health import HealthService
+from hardpoint_dra.metadata import MetadataFiles
+from hardpoint_dra.names import Directories
+from hardpoint_dra.registration import HEALTH_VERSIONS, NODE_VERSIONS, Registration
+from hardpoint_dra.server import NodeService
+from hardpoint_dra.slices import SlicePublisher
+from hardpoint_dra.status import StatusWriter
+from hardpoint_dra.work import Workshop
+
+if TYPE_CHECKING:
+    from hardpoint.kube import Kube
+
+    from hardpoint_dra.frontend import DraSettings
+
+log = logging.getLogger(__name__)
+
+LONGEST_NAME = 63
+_TRUSTED_AFTER = 30.0
+"""Seconds that a part has to run before its last failure is forgotten."""
+
+
+class DriverServer:
+    """Serves one domain's driver name, from ``run`` until that is cancelled.
+
+    ``registered`` is called each time the kubelet has registered it.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        domain: Domain,
+        settings: DraSettings,
+        *,
+        connect: Callable[[], Kube],
+        registered: Callable[[], None],
+    ) -> None:
+        self._agent, self._domain, self._settings = agent, domain, settings
+        self._connect, self._registered = connect, registered
+        self._name = domain.dra_driver
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        await self._keep("serving", self._serve)
+
+    async def _serve(self) -> None:
+        self._check_name()
+        workshop = Workshop()
+        reader = ClaimReader(self._connect, pool=self._agent.node.name)
+        status = StatusWriter(self._agent, self._name, self._connect, reader.version)
+        handler = ClaimHandler(
+            self._agent,
+            self._name,
+            reader,
+            metadata=self._metadata(),
+            status=status if self._settings.device_status else None,
+        )
+        health = HealthService(self._agent, self._name)
+        await handler.restore_metadata()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(workshop.run)
+            for what, part in {
+                "registration": self._registration(handler, workshop, health).run,
+                "slices": self._publish,
+                "health": health.run,
+                "claim status": status.run,
+                "metadata": handler.refresh_metadata,
+            }.items():
+                tasks.start_soon(self._keep, what, part)
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _check_name(self) -> None:
+        if not is_subdomain(self._name) or len(self._name) > LONGEST_NAME:
+            raise BadSettings(
+                "dra_driver",
+                f"{self._name!r} is no name for a DRA driver",
+                f"want a lower-case DNS subdomain of at most {LONGEST_NAME} characters",
+            )
+
+    def _registration(
+        self, handler: ClaimHandler, workshop: Workshop, health: HealthService
+    ) -> Registration:
+        """Put the services on gRPC, each in both of its versions."""
+        settings = self._settings
+        node = NodeService(self._name, handler, workshop, deadline=settings.answer_within)
+        handlers: list[Any] = [
+            serve(service_of(messages, "DRAPlugin"), node.methods(messages))
+            for messages in (dra_v1_pb2, dra_v1beta1_pb2)
+        ]
+        if settings.health:
+            handlers += [
+                serve(service_of(messages, "DRAResourceHealth"), health.methods(messages))
+                for messages in (dra_health_v1_pb2, dra_health_v1alpha1_pb2)
+            ]
+        return Registration(
+            self._agent,
+            self._name,
+            handlers,
+            registered=self._registered,
+            silence=settings.registration_silence,
+            versions=NODE_VERSIONS + (HEALTH_VERSIONS if settings.health else ()),
+        )
+
+    def _metadata(self) -> MetadataFiles | None:
+        if not self._settings.metadata:
+            return None
+        paths = self._agent.paths
+        plugin = Directories(paths.kubelet, self._name).plugin
+        try:
+            return MetadataFiles(self._name, plugin, paths.cdi, self._settings.metadata)
+        except BadValue as error:
+            self._agent.on_fault(f"dra metadata of {self._name}", f"no metadata files: {error}")
+            return None
+
+    async def _publish(self) -> None:
+        withdraw = self._settings.unhealthy == "withdraw"
+        kube = self._connect()
+        await SlicePublisher(self._agent, self._domain, kube, withdraw_unhealthy=withdraw).run()
+
+    # -- kept running -----------------------------------------------------------------------------
+
+    async def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run something that never ends, again and again if it does."""
+        backoff = Backoff(first=1.0, most=60.0)
+        source = f"frontend/dra {what} of {self._name}"
+        while True:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._trust, source, backoff)
+                    await work()
+                    tasks.cancel_scope.cancel()
+            except Exception as error:  # noqa: BLE001 -- one part's failure is not the others'
+                self._agent.on_fault(source, self._said(what, _cause(error)))
+            await anyio.sleep(backoff.next())
+
+    async def _trust(self, source: str, backoff: Backoff) -> None:
+        """What has run for a while works again."""
+        await anyio.sleep(_TRUSTED_AFTER)
+        backoff.reset()
+        self._agent.clear_fault(source)
+
+    def _said(self, what: str, error: Exception) -> str:
+        if isinstance(error, HardpointError):
+            return str(error)
+        log.error("failed part=%r driver=%s", what, self._name, exc_info=error)
+        return repr(error)
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the first real error of a task group's."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
