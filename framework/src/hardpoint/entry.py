@@ -21,6 +21,9 @@ _NO_DEVICES = re.compile(r"power|ep_[0-9a-f]{2}")
 """Directories below which no device is: the attribute group of power management, which every device
 has (drivers/base/power), and the endpoints of USB interfaces (drivers/usb/core/endpoint.c)."""
 
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+"""A PCI root bus in sysfs (drivers/pci/probe.c, ``pci_register_host_bridge``)."""
+
 PRUNED = frozenset({"pci", "usb", "bluetooth"})
 """Subsystems that end a walk below a device: each of their devices is judged by itself."""
 
@@ -249,9 +252,12 @@ class Entry:
         return tuple(node for e in self.below(prune) if (node := e.device_node()) is not None)
 
     def topology(self) -> Topology:
-        """Where it sits: the nearest NUMA node that the machine really has, and the PCIe root."""
+        """Where it sits: the nearest NUMA node that the machine really has, and the PCIe root.
+
+        The root is the first host bridge above it: ``pci0000:00``, on ARM below a platform device.
+        """
         above = os.path.relpath(self.path, self.node.devices).split("/")
-        return Topology(self._numa_node(), above[0] if above[0].startswith("pci") else None)
+        return Topology(self._numa_node(), next(filter(_HOST_BRIDGE.fullmatch, above), None))
 
     def _numa_node(self) -> int | None:
         known = self.node.numa_nodes()
