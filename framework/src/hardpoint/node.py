@@ -170,7 +170,7 @@ class Node:
 
     def proc_text(self, path: str) -> str:
         """Read a file of procfs, lines and all; ``""`` if it is absent."""
-        return read_raw(os.path.join(self.proc, path))
+        return read_raw(os.path.join(self.proc, path), by_pages=True)
 
     def run_text(self, path: str) -> str:
         """Read a file below /run (``udev/data/c188:0``), lines and all; ``""`` if it is absent."""

@@ -26,6 +26,9 @@ _INVISIBLE = re.compile(
 
 def printable(text: str) -> str:
     """Return text on one line: control characters are blanks, invisible ones are gone."""
+    text = text.strip()
+    if text.isascii() and text.isprintable():  # nearly all of sysfs
+        return text
     return _INVISIBLE.sub("", _CONTROL.sub(" ", text)).strip()
 
 
@@ -42,8 +45,12 @@ def clean(raw: bytes) -> str:
     return printable(raw.decode("utf-8", "replace"))
 
 
-def read_raw(path: str) -> str:
-    """Read a file, lines and all; ``""`` if it is absent. Raises ``OSError`` otherwise."""
+def read_raw(path: str, *, by_pages: bool = False) -> str:
+    """Read a file, lines and all; ``""`` if it is absent. Raises ``OSError`` otherwise.
+
+    ``by_pages`` is for procfs, which answers a page at a time, whatever is asked, and often less.
+    Elsewhere a short answer is the last, and asking again would be half of the cost.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -52,7 +59,7 @@ def read_raw(path: str) -> str:
         raise
     try:
         raw = more = os.read(descriptor, _PAGE)
-        while more and len(raw) < _LONGEST:  # procfs answers a page at a time, whatever is asked
+        while (len(more) == _PAGE or (by_pages and more)) and len(raw) < _LONGEST:
             more = os.read(descriptor, _PAGE)
             raw += more
         return raw.decode("utf-8", "replace")
