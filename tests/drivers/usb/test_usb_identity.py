@@ -123,22 +123,26 @@ def test_a_neighbour_that_cannot_be_read_costs_only_itself(
     assert list(seen.unread) == ["bus/usb/devices/1-2"]
 
 
-def _named_by_udev(machine: FakeMachine, minor: int, name: str, target: str = "") -> None:
+def _named_by_udev(
+    machine: FakeMachine, minor: int, name: str, target: str = "", *, noted: bool = True
+) -> None:
     at = machine.run / f"udev/data/c188:{minor}"
     at.parent.mkdir(parents=True, exist_ok=True)
     at.write_text(f"S:serial/by-path/p{minor}\nS:serial/by-id/{name}\nI:1\nE:ID_BUS=usb\n")
-    claim = machine.run / f"udev/links/serial\\x2fby-id\\x2f{name}/c188:{minor}"
-    claim.parent.mkdir(parents=True, exist_ok=True)
-    claim.write_text("")
+    if noted:
+        claim = machine.run / f"udev/links/serial\\x2fby-id\\x2f{name}/c188:{minor}"
+        claim.parent.mkdir(parents=True, exist_ok=True)
+        claim.write_text("")
     if target:
         machine.dev_link(f"/dev/serial/by-id/{name}", f"../../{target}")
 
 
+@pytest.mark.parametrize("noted", [True, False])
 def test_udevs_name_is_published_where_it_leads_to_the_device(
-    machine: FakeMachine, look: Look
+    machine: FakeMachine, look: Look, noted: bool
 ) -> None:
     _serial(machine, "1-1", "A1")
-    _named_by_udev(machine, 0, "usb-Acme_A1-if00-port0", "ttyUSB0")
+    _named_by_udev(machine, 0, "usb-Acme_A1-if00-port0", "ttyUSB0", noted=noted)
 
     assert look().devices["usb-1-1-1-0"].attributes["byId"] == "usb-Acme_A1-if00-port0"
 
@@ -153,7 +157,7 @@ def test_a_name_that_two_devices_want_is_nobodys(machine: FakeMachine, look: Loo
 
 def test_a_name_that_leads_elsewhere_is_not_published(machine: FakeMachine, look: Look) -> None:
     _serial(machine, "1-1", "A1")
-    _named_by_udev(machine, 0, "usb-Acme_A1-if00-port0", "ttyUSB7")
+    _named_by_udev(machine, 0, "usb-Acme_A1-if00-port0", "ttyUSB7", noted=False)
 
     assert "byId" not in look().devices["usb-1-1-1-0"].attributes
 

@@ -20,18 +20,28 @@ def by_id(node: Node, nodes: Iterable[DeviceNode]) -> str:
     for one in nodes:
         for link in _links(node, one):
             name = os.path.basename(link)
-            fits = len(name.encode()) <= _LONGEST
-            if fits and _leads_to(node, link, one) and _claimants(node, link) <= 1:
+            if len(name.encode()) <= _LONGEST and _is_its_own(node, link, one):
                 return name
     return ""
 
 
 def _links(node: Node, one: DeviceNode) -> Iterator[str]:
-    letter = "b" if one.type is NodeType.BLOCK else "c"
-    for line in node.run_text(f"udev/data/{letter}{one.major}:{one.minor}").splitlines():
+    for line in node.run_text(f"udev/data/{_udev_id(one)}").splitlines():
         kind, _, link = line.partition(":")
         if kind == "S" and "/by-id/" in link and ".." not in link:
             yield link
+
+
+def _is_its_own(node: Node, link: str, one: DeviceNode) -> bool:
+    """Say whether udev made the link for this node, and knows no other that wants its name.
+
+    udev notes who wants a name (udev-node.c, stack directory); where it does not, the link tells.
+    """
+    escaped = link.replace("\\", "\\x5c").replace("/", "\\x2f")
+    try:
+        return os.listdir(os.path.join(node.run, "udev/links", escaped)) == [_udev_id(one)]
+    except OSError:
+        return _leads_to(node, link, one)
 
 
 def _leads_to(node: Node, link: str, one: DeviceNode) -> bool:
@@ -42,10 +52,5 @@ def _leads_to(node: Node, link: str, one: DeviceNode) -> bool:
     return os.path.basename(target) == os.path.basename(one.path)
 
 
-def _claimants(node: Node, link: str) -> int:
-    """Return how many devices udev knows that want this name (udev-node.c, link_prioritize)."""
-    escaped = link.replace("\\", "\\x5c").replace("/", "\\x2f")
-    try:
-        return len(os.listdir(os.path.join(node.run, "udev/links", escaped)))
-    except OSError:
-        return 1
+def _udev_id(one: DeviceNode) -> str:
+    return f"{'b' if one.type is NodeType.BLOCK else 'c'}{one.major}:{one.minor}"
