@@ -54,7 +54,7 @@ class World:
 
 
 def test_a_file_says_what_the_container_was_given(tmp_path: Path) -> None:
-    world = World(tmp_path, "v1beta1", "v1alpha1")
+    world = World(tmp_path, "v1alpha1", "v1beta1")
 
     world.write(_prepared("main/sub"))
 

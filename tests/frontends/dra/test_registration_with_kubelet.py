@@ -338,6 +338,21 @@ async def test_sockets_of_killed_instances_go_and_live_ones_stay(short_path: Pat
         assert live.is_ours()
 
 
+@pytest.mark.parametrize("version", ["1.34", "1.37"])
+async def test_after_a_kill_the_same_name_is_registered_again(
+    short_path: Path, version: str
+) -> None:
+    """The dead socket is asked in vain; its successor takes the name by a rename."""
+    path = _dead_socket(short_path / f"kubelet/plugins_registry/{DRIVER}-reg.sock")
+    clock = ManualClock()
+    async with _kubelet(short_path, version=version, clock=clock) as kubelet:
+        await kubelet.until(lambda: len(kubelet.attempts) == 1)
+        assert kubelet.attempts[0].path == str(path)
+        assert "UNAVAILABLE" in kubelet.attempts[0].error
+        async with running(_registration(FakeAgent(short_path)).run):
+            await kubelet.until_registered(DRIVER)
+
+
 async def test_a_killed_instance_with_shortened_names_is_found_too(short_path: Path) -> None:
     from hardpoint_dra.names import Directories
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, KEY, NODE, running
-from hardpoint.errors import HoldDenied, KubeUnreachable
+from hardpoint.errors import HoldDenied, KubeUnreachable, TryAgain
 from hardpoint.kubelet import dra_v1_pb2, dra_v1beta1_pb2
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint_dra.server import NodeService
@@ -232,6 +232,24 @@ async def test_a_stopping_agent_answers_try_again() -> None:
     answers.append(await node.call("Unprepare", "1"))
 
     assert [entries["1"].error for entries in answers] == ["the agent is stopping; try again"] * 2
+
+
+async def test_work_that_was_not_begun_when_the_agent_stopped_is_answered_too() -> None:
+    workshop, failed = Workshop(), anyio.Event()
+
+    async def ask() -> None:
+        with pytest.raises(TryAgain, match="stopping"):
+            await workshop.do(anyio.sleep_forever, within=60)
+        failed.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await workshop.run()
+        with anyio.fail_after(5):
+            await failed.wait()
 
 
 async def test_the_key_carries_what_the_kubelet_said_and_our_driver() -> None:

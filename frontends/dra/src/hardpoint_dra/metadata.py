@@ -56,7 +56,8 @@ class MetadataFiles:
     ) -> None:
         if not driver[:1].isalpha():
             raise BadValue("driver name", driver, "a letter first, as in every CDI vendor's name")
-        self._driver, self._versions = driver, tuple(versions)
+        self._driver = driver
+        self._versions = tuple(version for version in VERSIONS if version in versions)
         self._directory = plugin / "dra-device-metadata"
         self._cdi = cdi
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -48,9 +49,22 @@ class Workshop:
 
     async def run(self) -> None:
         """Take jobs for ever."""
-        async with self._receive, self._send, anyio.create_task_group() as tasks:
-            async for job in self._receive:
-                tasks.start_soon(job.run)
+        try:
+            async with anyio.create_task_group() as tasks:
+                async for job in self._receive:
+                    tasks.start_soon(job.run)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Take no more jobs, and answer those that were not begun."""
+        self._send.close()
+        with suppress(anyio.EndOfStream):
+            while True:
+                job = self._receive.receive_nowait()
+                job.error = TryAgain(_STOPPING)
+                job.done.set()
+        self._receive.close()
 
     async def do(self, work: Callable[[], Awaitable[_T]], within: float) -> _T:
         """Have work done and return its answer, or raise its error.
