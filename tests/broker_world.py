@@ -181,13 +181,15 @@ class FakeHooks:
 class World:
     """One node, its hardware and its directories; opens brokers on it, also two at once."""
 
+    CARDS = Cards
+
     def __init__(self, root: Path) -> None:
         self.root = root
         for name in ("hw", "state", "cdi"):
             (root / name).mkdir(exist_ok=True)
         self.state, self.cdi = root / "state", root / "cdi"
         self.node = FakeNode(root)
-        self.cards = Cards(root / "hw", self.node)
+        self.cards = self.CARDS(root / "hw", self.node)
         self.hooks = FakeHooks({"cards": self.cards, "plain": Plain()})
         self.devices: dict[str, Offered] = {}
         self.withheld: list[Withheld] = []

@@ -19,7 +19,14 @@ from hardpoint._core.rebuilding import rebuild
 from hardpoint._core.records import claim_of
 from hardpoint._core.steps import RELEASE, Steps
 from hardpoint.cdi_files import ClaimFile
-from hardpoint.errors import HardpointError, HoldBusy, HookFault, Refuse, TryAgain
+from hardpoint.errors import (
+    HardpointError,
+    HoldBusy,
+    HookFault,
+    LedgerError,
+    Refuse,
+    TryAgain,
+)
 from hardpoint.model import ClaimKey, Domain, Event, HoldState, Offer
 
 GRACE = 60.0
@@ -137,7 +144,7 @@ class Upkeep:
         async with anyio.create_task_group() as tasks:
             while True:
                 self._wake = anyio.Event()
-                for name, work in self._due():
+                for name, work in await self._due():
                     tasks.start_soon(self._do, name, work)
                 with anyio.move_on_after(_PAUSE):
                     await self._wake.wait()
@@ -145,10 +152,10 @@ class Upkeep:
     async def attend(self) -> None:
         """Do once what is due, and wait for it."""
         async with anyio.create_task_group() as tasks:
-            for name, work in self._due():
+            for name, work in await self._due():
                 tasks.start_soon(self._do, name, work)
 
-    def _due(self) -> list[_Work]:
+    async def _due(self) -> list[_Work]:
         missed, self._missed = self._missed, {}
         due: list[_Work] = [
             (f"missed {uid}", partial(self._retry, key)) for uid, key in missed.items()
@@ -156,7 +163,7 @@ class Upkeep:
         due += [(f"kept {u}", partial(self._let_go, ClaimKey(u, "", "", ""))) for u in self._kept()]
         if not self._writing():
             return due
-        waiting = [r for r in self._ledger.latest if r.retired and r.readable and self._is_due(r)]
+        waiting = [r for r in await self._records() if r.retired and r.readable and self._is_due(r)]
         due += [(record.id, partial(self._finish, record)) for record in waiting]
         if self._clock() >= self._orphans_due and not self._ledger.rebuilding:
             due.append(("orphans", self._collect_orphans))
@@ -278,6 +285,13 @@ class Upkeep:
         return len(found)
 
     # -- small things -----------------------------------------------------------------------------
+
+    async def _records(self) -> tuple[Record, ...]:
+        try:
+            return await self._ledger.read()
+        except LedgerError as error:
+            self._tell("upkeep-failed", str(error))
+            return ()
 
     async def _keys(self) -> list[ClaimKey]:
         """Return one key for each claim that is held."""
