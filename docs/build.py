@@ -13,12 +13,15 @@ from pathlib import Path
 
 import anyio
 from hardpoint import hookspecs
-from hardpoint._core.offline import described
+from hardpoint import settings as settings_module
+from hardpoint._core.offline import described, start_plugins
 from hardpoint.cli.attributes import EVERY_DEVICE
 from hardpoint.contract import Spec, spec_of
 from hardpoint.model import AttributeInfo
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 REFERENCE = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. -->\n"
@@ -34,7 +37,7 @@ _MEANING = {
 
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
-    return {"hooks.md": hooks(), "attributes.md": attributes()}
+    return {"hooks.md": hooks(), "attributes.md": attributes(), "settings.md": settings()}
 
 
 def hooks() -> str:
@@ -98,6 +101,70 @@ def attributes() -> str:
     return intro + "".join(tables)
 
 
+def settings() -> str:
+    """The settings file: its text, an example, and a table for each of its parts."""
+    intro = _prose((inspect.getdoc(settings_module) or "").replace("Settings: one", "One", 1))
+    parts = [f"{_NOTE}\n# Settings\n\n{intro}\n{_EXAMPLE}"]
+    parts += [_model(title, model) for title, model in _MODELS]
+    for plugin in start_plugins(AgentSettings(), Node(name="docs")).all:
+        for word, model in (("settings", "Settings"), ("claim parameters", "Parameters")):
+            if found := getattr(plugin.loaded, model, None):
+                parts.append(_model(f"{word.capitalize()} of {plugin.role} {plugin.name}", found))
+    return "".join(parts)
+
+
+def _model(title: str, model: type[BaseModel]) -> str:
+    rows = []
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else _default(field.default)
+        rows.append(f"| `{name}` | {_cell(field.description or '')} | {default} |\n")
+    about = _prose(inspect.getdoc(model) or "")
+    head = "| key | meaning | default |\n| - | - | - |\n"
+    return f"\n## {title}\n\n{about}\n\n{head}{''.join(rows)}"
+
+
+def _default(value: object) -> str:
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
+        return ""
+    return f"`{value}`" if value not in ((), "") else ""
+
+
+_EXAMPLE = """
+```toml
+domain = "hardpoint.example"
+drivers = ["pci_drm", "usb"]
+
+[[rules]]                                  # the first that matches decides
+action = "deny"
+where = {kind = "sound.card"}
+reason = "kept for the conference system"
+
+[[rules]]
+action = "allow"                           # a disk is offered only where a rule says so
+where = {device = "pci-0000-00-1f-2-ata-3-0"}
+
+[[rules]]
+action = "relabel"
+where = {vendor = "10c4", product = "ea60"}
+attributes = {role = "zigbee"}
+
+[[nodes]]
+name = "kiosk-*"
+settings = {drivers = ["pci_drm"]}
+```
+"""
+
+_MODELS = (
+    ("The file", settings_module.AgentSettings),
+    ("[paths]", settings_module.PathSettings),
+    ("[names.DRIVER]", settings_module.Names),
+    ("[[rules]]", settings_module.Rule),
+    ("[[nodes]]", settings_module.NodeSection),
+    ("[log]", settings_module.LogSettings),
+    ("[kube]", settings_module.KubeSettings),
+)
+
+
 def _table(title: str, infos: tuple[AttributeInfo, ...]) -> str:
     rows = [
         f"| `{i.name}` | {i.type.value}{f', {i.unit}' if i.unit else ''} | "
@@ -110,7 +177,7 @@ def _table(title: str, infos: tuple[AttributeInfo, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("``", "`")
+    return " ".join(text.replace("|", "\\|").replace("``", "`").split())
 
 
 if __name__ == "__main__":

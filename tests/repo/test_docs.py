@@ -23,7 +23,7 @@ def build() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["hooks.md", "attributes.md"])
+@pytest.mark.parametrize("page", ["hooks.md", "attributes.md", "settings.md"])
 def test_a_reference_page_is_what_the_code_says(build: ModuleType, page: str) -> None:
     written = (ROOT / "docs/reference" / page).read_text()
 

@@ -27,7 +27,9 @@ _P = TypeVar("_P", bound="Parameters")
 class Parameters(BaseModel):
     """Base of a driver's claim parameters. ``kind`` tells blocks for several drivers apart."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
     api_version: ClassVar[str] = API_VERSION
     kind: ClassVar[str] = ""
@@ -42,7 +44,7 @@ class Parameters(BaseModel):
 class Settings(BaseModel):
     """Base of a plugin's section of the settings file; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def decode(

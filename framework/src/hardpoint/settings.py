@@ -34,7 +34,7 @@ _NOT_SETTINGS = {"HARDPOINT_CONFIG", "HARDPOINT_NODE_LABELS"}
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def _domain(value: str | None) -> str | None:
@@ -50,9 +50,13 @@ class Names(_Section):
     """What devices are published under; ``domain`` sets all that is not set alone."""
 
     domain: str | None = None
+    """Sets the three below."""
     dra_driver: str | None = None
+    """The DRA driver name: ``spec.driver`` of ResourceSlices."""
     resource_prefix: str | None = None
+    """What extended resources of the device plugin API begin with."""
     cdi_vendor: str | None = None
+    """The vendor in CDI names and files."""
 
     @field_validator("*")
     @classmethod
@@ -64,13 +68,21 @@ class PathSettings(_Section):
     """Directories of the host."""
 
     state: Path = Paths().state
+    """Ledger, locks and status of the agent; made with mode 0700."""
     cdi: Path = Paths().cdi
+    """Where the container runtime reads CDI files; mounted at the same path."""
     kubelet: Path = Paths().kubelet
+    """The kubelet's ``--root-dir``, mounted at the same path."""
     device_plugins: Path = Paths().device_plugins
+    """The kubelet's device plugin directory, which does not follow its root."""
     sys: Path = Path("/sys")
+    """Where sysfs is."""
     dev: Path = Path("/dev")
+    """Where the host's device nodes are."""
     proc: Path = Path("/proc")
+    """Where procfs is; ``1/mountinfo`` in it must be the host's, or every disk is kept back."""
     run: Path = Path("/run")
+    """Where udev keeps its database, if it runs; only read."""
 
 
 class Rule(_Section):
@@ -81,8 +93,11 @@ class Rule(_Section):
     """
 
     action: Literal["allow", "deny", "relabel"]
+    """What happens to a device that matches. ``allow`` is what block devices need."""
     where: Mapping[str, str | int | bool] = Field(min_length=1)
+    """What must match; ``false`` matches a device without that attribute."""
     reason: str = ""
+    """With ``deny``: the sentence that ``devices --why`` shows."""
     name: str | None = None
     """With ``relabel``: a new device name."""
     attributes: Mapping[str, str | int | bool] = Field(default_factory=dict)
@@ -105,24 +120,33 @@ class LogSettings(_Section):
     """How the agent logs, on standard error."""
 
     format: Literal["text", "json"] = "text"
+    """One line for each event: ``key=value`` text, or a JSON object."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
 
 
 class KubeSettings(_Section):
     """How the API server is reached; in a pod nothing needs to be set."""
 
     url: str | None = None
+    """Address of the API server."""
     token_file: Path | None = None
+    """File with a bearer token for ``url``; read again when it changes."""
     ca_file: Path | None = None
+    """Certificate authority of ``url``."""
     kubeconfig: Path | None = None
+    """A kubeconfig, in place of ``url``; its current context."""
 
 
 class NodeSection(_Section):
     """Settings for the nodes whose name matches ``name`` and that carry every one of ``labels``."""
 
     name: str = "*"
+    """Pattern of the node's name."""
     labels: Mapping[str, str] = Field(default_factory=dict)
+    """Labels that the node must carry."""
     settings: Mapping[str, Any]
+    """Any part of this file, merged over what stands above it."""
 
     def applies(self, node: str, labels: Mapping[str, str]) -> bool:
         """Say whether it is for a node."""
@@ -134,9 +158,13 @@ class AgentSettings(_Section):
     """The whole settings file."""
 
     domain: str = DEFAULT_DOMAIN
+    """What devices are published under; sets the three below."""
     dra_driver: str | None = None
+    """The DRA driver name: ``spec.driver`` of ResourceSlices."""
     resource_prefix: str | None = None
+    """What extended resources of the device plugin API begin with."""
     cdi_vendor: str | None = None
+    """The vendor in CDI names and files."""
     node_name: str = ""
     """The Kubernetes node; empty takes NODE_NAME, or the host's name."""
     drivers: tuple[str, ...] | None = None
@@ -146,15 +174,23 @@ class AgentSettings(_Section):
     policies: tuple[str, ...] = ()
     """Which policies run. While one of these does not, nothing is offered."""
     paths: PathSettings = PathSettings()
+    """Directories of the host."""
     names: Mapping[str, Names] = Field(default_factory=dict)
     """Names per driver: ``[names.nvidia_gpu] domain = "gpu.example.com"``."""
     driver: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """A section for each driver, checked by the driver's own model: ``[driver.usb]``."""
     frontend: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """A section for each frontend: ``[frontend.dra]``."""
     policy: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """A section for each policy."""
     rules: tuple[Rule, ...] = ()
+    """The admin's rules for devices."""
     nodes: tuple[NodeSection, ...] = ()
+    """Settings for some nodes only."""
     log: LogSettings = LogSettings()
+    """How the agent logs."""
     kube: KubeSettings = KubeSettings()
+    """How the API server is reached."""
 
     @field_validator("domain", "dra_driver", "resource_prefix", "cdi_vendor")
     @classmethod

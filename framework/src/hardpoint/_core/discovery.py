@@ -117,6 +117,11 @@ class Plugins:
             plugin.state = "running"
 
 
+def installed(role: str) -> frozenset[str]:
+    """Return the names of the installed plugins of a role; nothing is imported."""
+    return frozenset(point.name for point in metadata.entry_points(group=_GROUPS[role]))
+
+
 def discover(choices: Mapping[str, Choice]) -> list[Plugin]:
     """List what is installed, importing only what is to run. Order: role, then name."""
     return [plugin for role in ROLES for plugin in _discover(role, choices.get(role, Choice()))]

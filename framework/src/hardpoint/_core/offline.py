@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hardpoint._core.discovery import Choice, Plugin, Plugins, discover
+from hardpoint._core.discovery import Choice, Plugin, Plugins, discover, installed
 from hardpoint._core.faults import FaultBoard, FaultEntry
 from hardpoint._core.inventory import Facts, Listing, as_offer, build
 from hardpoint._core.relay import Relay
@@ -30,11 +30,18 @@ class Look:
 
 
 def choices(settings: AgentSettings) -> dict[str, Choice]:
-    """Return which plugins the settings want. Without a word on frontends, ``dra`` serves."""
+    """Return which plugins the settings want.
+
+    Without a word on frontends ``dra`` serves where it is installed, since one device must not be
+    offered through two; else what is installed.
+    """
+    frontends = settings.frontends
+    if frontends is None and "dra" in installed("frontend"):
+        frontends = ("dra",)
     return {
         "driver": Choice(settings.drivers),
         "policy": Choice(settings.policies),
-        "frontend": Choice(settings.frontends if settings.frontends is not None else ("dra",)),
+        "frontend": Choice(frontends),
     }
 
 

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from hardpoint._core.state import write_status
+from hardpoint.model import Offered
 
 if TYPE_CHECKING:
     from hardpoint._core.agent import HardpointAgent
@@ -59,8 +60,8 @@ class Reporter:
 
     def status(self) -> dict[str, Any]:
         """Return what is so now, as JSON values."""
-        agent = self._agent
-        offer = agent.offer
+        agent, offer = self._agent, self._agent.offer
+        quarantined = sorted(agent.quarantined().items())
         return {
             "pid": os.getpid(),
             "instance": agent.instance,
@@ -69,39 +70,36 @@ class Reporter:
             "writing": agent.writing(),
             "ready": agent.ready,
             "generation": offer.generation,
-            "devices": [
-                {
-                    "name": o.name,
-                    "kind": o.device.kind,
-                    "driver": o.device.driver,
-                    "domain": o.domain.dra_driver,
-                    "health": o.health.condition.value,
-                    "held": o.held,
-                    "taints": [
-                        {"key": t.key, "effect": t.effect.value, "value": t.value} for t in o.taints
-                    ],
-                }
-                for o in offer.devices
-            ],
-            "not_offered": [
-                {"subject": w.subject, "driver": w.driver, "rule": w.rule, "reason": w.reason}
-                for w in offer.withheld
-            ],
+            "devices": [_device(offered) for offered in offer.devices],
+            "not_offered": [_fields(w, "subject driver rule reason") for w in offer.withheld],
             "holds": [
                 {"device": h.device.name, "claim": str(h.claim), "state": h.state.value}
                 for h in agent.holds()
             ],
-            "quarantine": [
-                {"device": name, "why": why} for name, why in sorted(agent.quarantined().items())
-            ],
-            "faults": [
-                {"source": f.source, "message": f.message, "cost": f.cost, "count": f.count}
-                for f in agent.board.entries
-            ],
+            "quarantine": [{"device": name, "why": why} for name, why in quarantined],
+            "faults": [_fields(f, "source message cost count") for f in agent.board.entries],
             "plugins": [
-                {"role": p.role, "name": p.name, "state": p.state, "reason": p.reason}
+                _fields(p, "role name state reason")
                 for p in (agent.plugins.all if agent.plugins else ())
                 if p.state in ("refused", "missing")
             ],
             "notes": self._notes,
         }
+
+
+def _device(offered: Offered) -> dict[str, Any]:
+    return {
+        "name": offered.name,
+        "kind": offered.device.kind,
+        "driver": offered.device.driver,
+        "domain": offered.domain.dra_driver,
+        "health": offered.health.condition.value,
+        "held": offered.held,
+        "taints": [
+            {"key": t.key, "effect": t.effect.value, "value": t.value} for t in offered.taints
+        ],
+    }
+
+
+def _fields(value: object, names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names.split()}
