@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hardpoint.testing.driver_contract import DriverContract
+    from hardpoint.testing.frontend_contract import FrontendContract
     from hardpoint.testing.sysfs import FakeMachine
 
 _WHERE = {
     "DriverContract": "hardpoint.testing.driver_contract",
     "FakeMachine": "hardpoint.testing.sysfs",
+    "FrontendContract": "hardpoint.testing.frontend_contract",
 }
 
-__all__ = ["DriverContract", "FakeMachine"]
+__all__ = ["DriverContract", "FakeMachine", "FrontendContract"]
 
 
 def __getattr__(name: str) -> Any:
