@@ -111,6 +111,7 @@ class Convergence:
         listing = await self._kube.list(self.resource, fields=self.fields)
         items = tuple(self.decoded(item) for item in listing.items)
         self.disturbed = self.mirror.listed(Listing(items, listing.version)) or self.disturbed
+        self._node_uid = ""
 
     async def _pool(self) -> Pool:
         """Return whose slices these are; ask for the node again when anything was odd."""
