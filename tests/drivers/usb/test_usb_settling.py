@@ -10,6 +10,7 @@ import anyio.to_thread
 import pytest
 from hardpoint.testing import FakeMachine
 from hardpoint_usb import Usb
+from hardpoint_usb.scan import Scan
 from hardpoint_usb.settling import Settling
 
 
@@ -133,6 +134,39 @@ async def test_a_scan_sets_the_time_for_a_device_that_is_waited_for(
         tasks.cancel_scope.cancel()
 
     assert hints.count == int(waits)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_scan_before_udev_looked_is_followed_by_another(
+    machine: FakeMachine, there: bool
+) -> None:
+    machine.usb("1-2").attribute("power/connected_duration", 80).interface(
+        0, driver="ftdi_sio"
+    ).node("tty", "ttyUSB0", 188, 0)
+    (machine.run / "udev/data").mkdir(parents=True)
+    if there:
+        (machine.run / "udev/data/c188:0").write_text("I:1\n")
+    driver, hints = Usb(machine.node(), Usb.Settings()), Hints()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.watch_devices, hints)
+        await anyio.to_thread.run_sync(_scan(driver))
+        if not there:
+            with anyio.fail_after(10):
+                await hints.came.wait()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert hints.count == int(not there)
+
+
+def test_without_udev_nothing_is_waited_for(machine: FakeMachine) -> None:
+    machine.usb("1-2").attribute("power/connected_duration", 80).interface(
+        0, driver="ftdi_sio"
+    ).node("tty", "ttyUSB0", 188, 0)
+    scan = Scan(machine.node(), Usb.Settings(), lambda node: None)
+
+    assert len(list(scan.listed())) == 1
+    assert scan.look_again_in is None
 
 
 def _scan(driver: Usb) -> Callable[[], object]:

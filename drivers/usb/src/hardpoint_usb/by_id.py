@@ -25,6 +25,16 @@ def by_id(node: Node, nodes: Iterable[DeviceNode]) -> str:
     return ""
 
 
+def is_late(node: Node, nodes: Iterable[DeviceNode]) -> bool:
+    """Say whether udev, which runs, has not yet looked at one of the nodes.
+
+    It does so after the kernel's event that woke us, and tells the kernel's listeners nothing.
+    """
+    data = os.path.join(node.run, "udev/data")
+    missing = any(not os.path.exists(f"{data}/{_udev_id(one)}") for one in nodes)
+    return missing and os.path.isdir(data)
+
+
 def _links(node: Node, one: DeviceNode) -> Iterator[str]:
     for line in node.run_text(f"udev/data/{_udev_id(one)}").splitlines():
         kind, _, link = line.partition(":")

@@ -38,7 +38,7 @@ class Usb:
         """Judge what is in every port."""
         scan = Scan(self.node, self.settings, Platform.of(self.node).reason)
         yield from scan.listed()
-        self.settling.look_again_in(scan.settles_in)
+        self.settling.look_again_in(scan.look_again_in)
 
     @hookimpl
     async def watch_devices(self, hint: Callable[[], None]) -> None:

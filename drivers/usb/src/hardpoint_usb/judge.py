@@ -17,7 +17,7 @@ from hardpoint.model import AttributeValue, Listed, Part
 from hardpoint_usb import serio, withheld
 from hardpoint_usb.adapters import BTUSB, extra_nodes
 from hardpoint_usb.attributes import ids_of, of_interface, of_port, of_whole, present
-from hardpoint_usb.by_id import by_id
+from hardpoint_usb.by_id import by_id, is_late
 from hardpoint_usb.identity import device_name
 from hardpoint_usb.ports import USBFS, Interface, Port
 from hardpoint_usb.shapes import roles_of, subsystem_of
@@ -233,7 +233,7 @@ def _device(scan: Scan, port: Port, draft: Draft, usbfs: Usbfs) -> Device:
     shown = (*draft.nodes, *usbfs.unasked)
     own: dict[str, AttributeValue | None] = {
         "subsystem": draft.subsystem,
-        "byId": by_id(scan.node, draft.nodes),
+        "byId": _by_id(scan, port, draft),
         **roles_of(shown),
     }
     return Device(
@@ -246,6 +246,13 @@ def _device(scan: Scan, port: Port, draft: Draft, usbfs: Usbfs) -> Device:
         topology=scan.topology(port),
         origin={**_origin(scan, port), "interface": first.address, **usbfs.origin()},
     )
+
+
+def _by_id(scan: Scan, port: Port, draft: Draft) -> str:
+    name = by_id(scan.node, draft.nodes)
+    if not name and is_late(scan.node, draft.nodes):
+        scan.waits_for_udev(port)
+    return name
 
 
 def _parts(draft: Draft) -> Iterator[Part]:

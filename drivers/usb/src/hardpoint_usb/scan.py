@@ -18,6 +18,8 @@ from hardpoint_usb.settings import UsbSettings
 
 BUS = "bus/usb/devices"
 
+_SOON = 0.5
+
 Keeps = Callable[[DeviceNode], str | None]
 """Says why the machine itself needs a node, or None."""
 
@@ -27,8 +29,8 @@ class Scan:
 
     def __init__(self, node: Node, settings: UsbSettings, keeps: Keeps) -> None:
         self.node, self.settings, self.keeps = node, settings, keeps
-        self.settles_in: float | None = None
-        """Seconds until the first device that is waited for has had its time."""
+        self.look_again_in: float | None = None
+        """Seconds until something may differ that no event tells of; None without such."""
         self._entries: dict[str, Entry] = {}
         self._interfaces: dict[str, list[Entry]] = defaultdict(list)
         self._ports: dict[str, Port] = {}
@@ -121,12 +123,22 @@ class Scan:
         A module takes a moment to load. A claim that took the device in that moment would see it
         turn into another one.
         """
-        if not port.undriven or port.age is None:
-            return False
-        left = self.settings.settle_seconds - port.age
+        left = self._settles_in(port) if port.undriven else 0.0
         if left > 0:
-            self.settles_in = left if self.settles_in is None else min(left, self.settles_in)
+            self._look_again_in(left)
         return left > 0
+
+    def waits_for_udev(self, port: Port) -> None:
+        """Look again soon: what udev has to say of a device that was just plugged in is missing."""
+        if self._settles_in(port) > 0:
+            self._look_again_in(_SOON)
+
+    def _settles_in(self, port: Port) -> float:
+        return 0.0 if port.age is None else self.settings.settle_seconds - port.age
+
+    def _look_again_in(self, seconds: float) -> None:
+        soonest = self.look_again_in
+        self.look_again_in = seconds if soonest is None else min(seconds, soonest)
 
 
 def _unit(port: Port) -> tuple[str, str, str]:
