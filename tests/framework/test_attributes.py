@@ -10,7 +10,6 @@ from hardpoint import Capacity, Device, DeviceNode, Taint, Topology, Version
 from hardpoint.attributes import (
     attribute_name,
     fit_name,
-    is_quantity,
     publishable,
     semver,
     text,
@@ -147,9 +146,25 @@ def test_a_taint_that_the_api_refuses_is_left_out() -> None:
     assert len(problems) == 2
 
 
-@pytest.mark.parametrize(("value", "fits"), [("16Gi", True), ("1e3", True), ("12 GB", False)])
-def test_capacities_are_quantities(value: str, fits: bool) -> None:
-    assert is_quantity(value) is fits
+@pytest.mark.parametrize(
+    ("said", "kept"), [("1024Mi", "1Gi"), ("1e3", "1e3"), ("12 GB", None), ("5p", None)]
+)
+def test_capacities_are_spelled_as_the_api_server_keeps_them(said: str, kept: str | None) -> None:
+    device = Device(name="d", kind="k", capacity={"memory": Capacity(value=said)})
+
+    published, problems = publishable(device, "h.dev")
+
+    assert [c.value for c in published.capacity.values()] == ([kept] if kept else [])
+    assert len(problems) == (0 if kept else 1)
+
+
+def test_a_policy_that_is_no_quantity_leaves_its_capacity_out_and_says_so() -> None:
+    bad = Capacity(value="16Gi", default="1Gi", minimum="a little")
+
+    published, problems = publishable(Device(name="d", kind="k", capacity={"m": bad}), "h.dev")
+
+    assert not published.capacity
+    assert problems[0].field == "capacity m"
 
 
 @given(st.from_regex(r"[a-z]([a-z0-9-]{0,200}[a-z0-9])?", fullmatch=True), st.integers(0, 20))

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hardpoint.errors import BadValue
 from hardpoint.model import AttributeValue, Capacity, Device, DeviceNode, Taint, Version
+from hardpoint.quantity import canonical
 from hardpoint.reading import printable
 
 LONGEST_STRING = 64
@@ -32,7 +33,6 @@ _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _KIND = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([EPTGMk]i?|Ki|[munpf]|[eE][+-]?[0-9]+)?")
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
     r"(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
@@ -172,9 +172,22 @@ def _capacities(
 
 
 def _quantity(name: str, amount: Capacity) -> Capacity:
-    if not is_quantity(amount.value):
-        raise BadValue(f"capacity {name}", amount.value, "a quantity such as 16Gi")
-    return amount
+    """Return a capacity in the API server's own spelling, its policy too. Raises ``BadValue``."""
+
+    def spelled(value: str | None) -> str | None:
+        return None if value is None else canonical(str(value))
+
+    try:
+        return Capacity(
+            value=canonical(amount.value),
+            default=spelled(amount.default),
+            valid=tuple(canonical(value) for value in amount.valid),
+            minimum=spelled(amount.minimum),
+            maximum=spelled(amount.maximum),
+            step=spelled(amount.step),
+        )
+    except BadValue as bad:
+        raise BadValue(f"capacity {name}", bad.found, bad.want) from bad
 
 
 def _nodes(nodes: tuple[DeviceNode, ...], problems: list[BadValue]) -> Iterator[DeviceNode]:
@@ -207,11 +220,6 @@ def _taints(taints: tuple[Taint, ...], problems: list[BadValue]) -> Iterator[Tai
 def is_subdomain(name: str) -> bool:
     """Say whether a name is a DNS subdomain (RFC 1123), as long as the API takes one."""
     return 0 < len(name) <= 253 and all(_LABEL.fullmatch(label) for label in name.split("."))
-
-
-def is_quantity(value: str) -> bool:
-    """Say whether Kubernetes reads this as a quantity (apimachinery, resource.ParseQuantity)."""
-    return bool(_QUANTITY.fullmatch(value))
 
 
 def fit_name(name: str, room: int = 0) -> str:

@@ -61,7 +61,7 @@ class BadValue(HardpointError, ValueError):
 
     def __init__(self, field: str, found: object, want: str) -> None:
         super().__init__(f"{field}: found {found!r:.80}, want {want}")
-        self.field, self.want = field, want
+        self.field, self.found, self.want = field, found, want
 
 
 class BadSettings(HardpointError):
