@@ -405,6 +405,27 @@ async def test_what_a_failed_prepare_did_is_undone_in_reverse(
         assert (world.files(), broker.holds(), list((world.root / "hw").iterdir())) == ([], (), [])
 
 
+async def test_what_a_driver_remembered_is_there_when_its_failed_prepare_is_undone(
+    world: World,
+) -> None:
+    seen: list[object] = []
+
+    class Fpga:
+        def prepare_device(self, hold: Hold) -> None:
+            hold.remember(image="golden")
+            raise RuntimeError("load failed")
+
+        def unprepare_device(self, hold: Hold) -> None:
+            seen.append(hold.remembered["image"])
+
+    world.hooks.drivers["fpga"] = Fpga()
+    world.add(Device(name="fpga-0", kind="x", driver="fpga"))
+    async with world.broker() as broker:
+        with pytest.raises(HoldFailed, match="load failed"):
+            await prepare(broker, claim("u1", "fpga-0"))
+        assert (seen, broker.holds()) == (["golden"], ())
+
+
 async def test_a_hold_that_could_not_be_undone_goes_on_at_the_next_call(world: World) -> None:
     world.cards.faults = {"prepare": RuntimeError("a"), "unprepare": RuntimeError("b")}
     async with world.broker() as broker:

@@ -8,6 +8,9 @@ import os
 from hardpoint._core.records import Record
 from hardpoint.model import Device, Offer
 
+_NOBODY = ""
+"""The driver of a device that was found in a CDI file alone: whoever publishes it by now."""
+
 
 class Standing(enum.Enum):
     """What may become of a hold on a device."""
@@ -25,7 +28,7 @@ def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
     """Return where a held device stands, and the device as it is known best."""
     held = record.device
     offered = offer.find(held.name, record.claim.dra_driver)
-    if offered is not None and offered.device.driver == held.driver:
+    if offered is not None and held.driver in (offered.device.driver, _NOBODY):
         if not any(taint.key == "absent" for taint in offered.taints):
             return Standing.PRESENT, offered.device
         return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held

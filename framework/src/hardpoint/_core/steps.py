@@ -219,7 +219,7 @@ class Steps:
         if not self.hooks.implements(driver, UNPREPARE):
             raise HookFault(driver, UNPREPARE, "the driver is not running")
         place, device = standing(record, self.offer())
-        hold = record.hold(partial(self.ledger.remember, record))
+        hold = (await self._as_remembered(record)).hold(partial(self.ledger.remember, record))
         await self.hooks.owner(
             UNPREPARE,
             driver,
@@ -227,6 +227,11 @@ class Steps:
             device=None if place is Standing.ABSENT else device,
             hold=hold,
         )
+
+    async def _as_remembered(self, record: Record) -> Record:
+        """Return a record with what its driver has remembered since it was read."""
+        found = [one for one in await self.ledger.read() if one.id == record.id]
+        return found[0] if found else record
 
     async def _join_prepare(self, record: Record) -> None:
         try:
