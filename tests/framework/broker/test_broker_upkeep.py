@@ -8,7 +8,7 @@ import anyio
 import pytest
 from broker_world import MAJOR, World, claim, prepare
 from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, TryAgain
-from hardpoint.model import Device, HoldState, Withheld
+from hardpoint.model import Device, DeviceNode, HoldState, Withheld
 
 
 @pytest.fixture
@@ -365,6 +365,36 @@ async def test_a_device_that_nobody_publishes_any_more_is_held_by_its_nodes(worl
         world.add(Device(name="other", kind="x", nodes=device.nodes, driver="plain"))
         with pytest.raises(HoldConflict, match=f"char:{MAJOR}:1"):
             await prepare(broker, claim("u2", "other"))
+
+
+async def test_holds_found_again_that_share_an_unknown_node_are_both_kept(world: World) -> None:
+    for name in ("pad-a", "pad-b"):
+        node = DeviceNode(path="/dev/uhid", major=MAJOR, minor=90, shared=True)
+        world.add(Device(name=name, kind="x", nodes=(node,), driver="plain"))
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "pad-a"))
+        await prepare(broker, claim("u2", "pad-b"))
+    lose_ledger(world)
+    world.devices.clear()
+    async with world.broker() as broker:
+        await broker.restore()
+        assert {hold.claim.uid for hold in broker.holds()} == {"u1", "u2"}
+
+
+async def test_a_device_found_again_before_its_driver_answered_is_delivered_once_it_has(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        good = world.file("u1")
+    lose_ledger(world)
+    offered, world.complete = world.devices.pop("card-a"), False
+    async with world.broker() as broker:
+        await broker.restore()
+        assert world.file("u1") == good
+        world.devices["card-a"], world.complete = offered, True
+        await broker.refresh(world.offer())
+        assert world.file("u1") == good
 
 
 async def test_the_longest_name_that_fits_is_the_device_that_a_file_means(world: World) -> None:

@@ -264,6 +264,17 @@ async def test_work_that_breaks_the_transaction_costs_only_itself(ledger: Ledger
     assert (len(failed), len(await ledger.read())) == (10, 10)
 
 
+async def test_a_connection_that_broke_is_replaced(ledger: Ledger) -> None:
+    await take(ledger, "u1", want("a"))
+    broken = ledger._committer._connection
+    assert broken is not None
+    broken.close()
+    with pytest.raises(LedgerUnwritable):
+        await take(ledger, "u2", want("b"))
+    await take(ledger, "u2", want("b"))
+    assert len(await ledger.read()) == 2
+
+
 async def test_a_write_that_was_begun_is_finished_when_its_caller_is_cancelled(
     ledger: Ledger,
 ) -> None:
