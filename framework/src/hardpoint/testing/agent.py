@@ -51,12 +51,7 @@ class FakeAgent:
         kube: Callable[[], Kube] | None = None,
     ) -> None:
         self.node = node or Node(name="node-1", recorded=True)
-        self.paths = Paths(
-            state=root / "state",
-            cdi=root / "cdi",
-            kubelet=root / "kubelet",
-            device_plugins=root / "device-plugins",
-        )
+        self.paths = paths_below(root)
         self.instance = instance
         self.domains = tuple(domains)
         self.offer = Offer(generation=1)
@@ -239,6 +234,16 @@ class FakeAgent:
         return [
             (name, Delivery(env={_variable(device): key.uid})) for name, device in names.items()
         ]
+
+
+def paths_below(root: Path) -> Paths:
+    """Return the host's directories, all below a test's own."""
+    return Paths(
+        state=root / "state",
+        cdi=root / "cdi",
+        kubelet=root / "kubelet",
+        device_plugins=root / "device-plugins",
+    )
 
 
 def _name(key: ClaimKey) -> str:
