@@ -13,8 +13,19 @@ from hardpoint._core.ledger import Ledger, Want
 from hardpoint._core.ports import Hooks
 from hardpoint._core.records import subject_of
 from hardpoint.errors import HoldConflict, HoldDenied, TryAgain
-from hardpoint.model import Allotment, Claim, Offer, Offered, Part, Verdict, parts_of
+from hardpoint.model import (
+    Allotment,
+    Claim,
+    Device,
+    DeviceNode,
+    Offer,
+    Offered,
+    Part,
+    Verdict,
+    parts_of,
+)
 from hardpoint.parameters import decode
+from hardpoint.platform import Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +98,21 @@ class Admission:
     ) -> Want:
         device, vendor = offered.device, offered.domain.cdi_vendor
         request = allotment.request if twice else ""
+        nodes = await self._nodes(claim, allotment, device, parameters)
+        await self._refuse_kept_nodes(device, nodes)
         return Want(
             allotment=allotment,
             device=device,
             cdi_vendor=vendor,
             cdi_name=cdi.device_name(claim.key.uid, device.name, allotment.share_id, request),
-            parts=()
-            if allotment.admin_access
-            else await self._parts(claim, allotment, offered, parameters),
+            parts=() if allotment.admin_access else _parts(offered, nodes),
             undo=self._hooks.implements(device.driver, "unprepare_device"),
         )
 
-    async def _parts(
-        self, claim: Claim, allotment: Allotment, offered: Offered, parameters: Any
-    ) -> tuple[Part, ...]:
-        """Return what the hold takes; the device itself too, should it name no part at all."""
-        device = offered.device
+    async def _nodes(
+        self, claim: Claim, allotment: Allotment, device: Device, parameters: Any
+    ) -> tuple[DeviceNode, ...]:
+        """Return what the holder would receive, with the numbers of every node."""
         nodes = device.nodes
         try:
             subject = subject_of(claim.key.uid, allotment)
@@ -110,8 +120,27 @@ class Admission:
         except TryAgain:  # a node that only preparing the device makes
             if not self._hooks.implements(device.driver, "prepare_device"):
                 raise
-        itself = Part(f"device:{offered.domain.dra_driver}/{device.name}", not device.shareable)
-        return (itself, *parts_of(device, await self._composer.numbered(nodes)))
+        return await self._composer.numbered(nodes)
+
+    async def _refuse_kept_nodes(self, device: Device, nodes: tuple[DeviceNode, ...]) -> None:
+        """Refuse what the machine itself uses at this moment, whatever was offered.
+
+        A disk may have been mounted since the last scan: nothing announces that.
+        """
+        _, kept = await self._composer.in_thread(
+            lambda: Platform.of(self._composer.node).keep(nodes)
+        )
+        for node, reason in kept:
+            raise HoldDenied(
+                f"device {device.name} cannot be given: {node.path}: {reason}", reason="platform"
+            )
+
+
+def _parts(offered: Offered, nodes: tuple[DeviceNode, ...]) -> tuple[Part, ...]:
+    """Return what the hold takes; the device itself too, should it name no part at all."""
+    device = offered.device
+    itself = Part(f"device:{offered.domain.dra_driver}/{device.name}", not device.shareable)
+    return (itself, *parts_of(device, nodes))
 
 
 def parameters_of(hooks: Hooks, claim: Claim, allotment: Allotment, driver: str) -> Any:

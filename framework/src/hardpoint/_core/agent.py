@@ -21,7 +21,7 @@ from hardpoint._core.broker import Broker
 from hardpoint._core.cluster import connect
 from hardpoint._core.discovery import Plugins
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.inventory import Facts, Listing, difference
+from hardpoint._core.inventory import ABSENT, Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint._core.offering import Offering
@@ -204,7 +204,7 @@ class HardpointAgent:
         for what, name in difference(old, new):
             self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
         self._reporter.touch()
-        if self.started.is_set() and self.writing():
+        if self.started.is_set() and self.writing() and _standing(old) != _standing(new):
             await self._broker.refresh(new)
 
     async def _facts(self) -> Facts:
@@ -299,6 +299,15 @@ class HardpointAgent:
     def quarantined(self) -> dict[str, str]:
         """Devices that nobody may have now, and why."""
         return self._broker.quarantined()
+
+
+def _standing(offer: Offer) -> object:
+    """Return what CDI files follow: which devices there are, as they are, and which are withheld.
+
+    That a device is held now, or somebody's rival, changes nobody's file.
+    """
+    devices = {(o.domain.dra_driver, o.name): (o.device, ABSENT in o.taints) for o in offer.devices}
+    return devices, frozenset(offer.withheld)
 
 
 _NOT_RUNNING = ("refused", "missing")

@@ -39,6 +39,8 @@ STALE = Taint("stale")
 ABSENT = Taint("absent")
 UNHEALTHY = Taint("unhealthy")
 RIVAL = Taint("in-use")
+QUARANTINED = "quarantined"
+"""The rule of a device that is withheld for its last holder's sake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,43 +111,81 @@ class Built:
     """Driver, device and what was wrong."""
 
 
-def build(listings: Iterable[Listing], facts: Facts) -> Built:
-    """Make the offer, before policies are asked."""
-    withheld: list[Withheld] = []
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A listing after the validator, the platform and the admin's rules.
+
+    It looks into sysfs and is worth keeping until the driver lists anew: ``devices`` are pairs of
+    a device as it may be offered, and since when it could not be read, or None.
+    """
+
+    listing: Listing
+    domain: Domain
+    devices: tuple[tuple[Device, float | None], ...]
+    withheld: tuple[Withheld, ...]
+    problems: tuple[tuple[str, str, BadValue], ...]
+
+
+def judge(listing: Listing, facts: Facts) -> Judged:
+    """Judge every device of a listing by itself."""
+    domain = facts.domain_of(listing.driver)
+    devices: list[tuple[Device, float | None]] = []
+    withheld: list[Withheld] = list(listing.withheld)
     problems: list[tuple[str, str, BadValue]] = []
+    for device in listing.devices:
+        answer = _judge(device, domain, facts, problems)
+        if isinstance(answer, Withheld):
+            withheld.append(answer)
+        else:
+            devices.append((answer, listing.stale.get(device.name)))
+    return Judged(listing, domain, tuple(devices), tuple(withheld), tuple(problems))
+
+
+def build(listings: Iterable[Listing], facts: Facts) -> Built:
+    """Make the offer of what drivers list, before policies are asked."""
+    return assemble([judge(listing, facts) for listing in listings], facts)
+
+
+def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
+    """Put listings together: names, quarantine, holds, health, rivals. Looks at nothing."""
+    ordered = sorted(listings, key=lambda one: one.listing.driver)
+    withheld = [withheld for judged in ordered for withheld in judged.withheld]
     seen: dict[tuple[str, str], str] = {}
     offered: list[Offered] = []
-    listed = sorted(listings, key=lambda one: one.driver)
-    for listing in listed:
-        withheld.extend(listing.withheld)
-        domain = facts.domain_of(listing.driver)
-        for device in listing.devices:
-            answer = _judge(device, domain, facts, problems)
-            if isinstance(answer, Withheld):
-                withheld.append(answer)
+    for judged in ordered:
+        for device, stale in judged.devices:
+            key = (judged.domain.dra_driver, device.name)
+            if device.name in facts.quarantined:
+                why = facts.quarantined[device.name]
+                withheld.append(Withheld(device.name, QUARANTINED, why, device.driver))
+            elif key in seen:
+                withheld.append(_second(device, seen[key]))
                 continue
-            key = (domain.dra_driver, answer.name)
-            if key in seen:
-                withheld.append(_second(answer, seen[key]))
-                continue
-            seen[key] = listing.driver
-            offered.append(_as_offered(answer, domain, listing.stale.get(device.name), facts))
+            else:
+                offered.append(_as_offered(device, judged.domain, stale, facts))
+            seen[key] = judged.listing.driver
     kept_back = {w.subject for w in withheld}
     offered.extend(_held_but_absent(facts, seen, kept_back))
-    return Built(
-        tuple(sorted(_rivals(offered), key=lambda o: o.name)), tuple(withheld), tuple(problems)
-    )
+    devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
+    problems = tuple(problem for judged in ordered for problem in judged.problems)
+    return Built(devices, tuple(withheld), problems)
 
 
 def _judge(
     device: Device, domain: Domain, facts: Facts, problems: list[tuple[str, str, BadValue]]
 ) -> Device | Withheld:
-    """Return the device as it may be offered, or why not. The admin's rules come last."""
+    """Return the device as it may be offered, or why not. The admin's rules come last.
+
+    What the machine uses is not asked of a device that a claim holds: its holder may have made a
+    file system or a volume on it, and must not lose it for that.
+    """
     try:
         fit, mended = publishable(device, domain.dra_driver)
     except BadValue as bad:
         return Withheld(device.name or "?", "bad-device", str(bad), device.driver)
     problems += [(device.driver, fit.name, problem) for problem in mended]
+    if any(_holds(hold, fit, domain) for hold in facts.holds):
+        return _ruled(fit, facts)
     kept, reasons = _without_held_nodes(fit, facts.node_reason)
     if fit.nodes and not kept:
         return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
@@ -183,9 +223,9 @@ def _ruled(device: Device, facts: Facts) -> Device | Withheld:
             why = rule.reason or "the settings deny it"
             return Withheld(device.name, "denied", why, device.driver)
         if rule.action == "relabel":
-            return _block_rule(_relabelled(device, rule), allowed=False, facts=facts)
-        return _block_rule(device, allowed=True, facts=facts)
-    return _block_rule(device, allowed=False, facts=facts)
+            return _block_rule(_relabelled(device, rule))
+        return device
+    return _block_rule(device)
 
 
 def _relabelled(device: Device, rule: Rule) -> Device:
@@ -194,11 +234,9 @@ def _relabelled(device: Device, rule: Rule) -> Device:
     return replace(device, name=rule.name or device.name, attributes=attributes)
 
 
-def _block_rule(device: Device, *, allowed: bool, facts: Facts) -> Device | Withheld:
-    if device.name in facts.quarantined:
-        why = facts.quarantined[device.name]
-        return Withheld(device.name, "quarantined", why, device.driver)
-    if allowed or all(node.type is not NodeType.BLOCK for node in device.nodes):
+def _block_rule(device: Device) -> Device | Withheld:
+    """Withhold block devices that no rule allows."""
+    if all(node.type is not NodeType.BLOCK for node in device.nodes):
         return device
     return Withheld(
         device.name,
@@ -318,4 +356,17 @@ def difference(old: Offer, new: Offer) -> Iterator[tuple[str, str]]:
             yield "changed", key[1]
 
 
-__all__ = ["Built", "Facts", "Listing", "as_offer", "build", "difference", "vetoed"]
+__all__ = [
+    "ABSENT",
+    "QUARANTINED",
+    "Built",
+    "Facts",
+    "Judged",
+    "Listing",
+    "as_offer",
+    "assemble",
+    "build",
+    "difference",
+    "judge",
+    "vetoed",
+]

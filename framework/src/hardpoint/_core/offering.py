@@ -19,8 +19,11 @@ from hardpoint._core.inventory import (
     STALE_AFTER,
     Built,
     Facts,
+    Judged,
+    Listing,
     as_offer,
-    build,
+    assemble,
+    judge,
     vetoed,
 )
 from hardpoint._core.relay import Relay
@@ -33,7 +36,7 @@ _log = logging.getLogger("hardpoint.offer")
 FIRST = 1.0
 """Seconds that a hung driver may delay the others' first publish."""
 CHECK_EVERY = 60.0
-_CHECKS_AT_ONCE = 16
+_CHECKS_AT_ONCE = 4
 
 
 class Offering:
@@ -57,6 +60,7 @@ class Offering:
         self._board: FaultBoard = relay.board
         self.offer = Offer(generation=0, complete=False)
         self.health: dict[str, Health] = {}
+        self._judged: dict[str, tuple[Judged, frozenset[str]]] = {}
         self._vetoes: dict[str, dict[str, str]] = {}
         self._first_second_over = False
         self._timed_for: float | None = None
@@ -114,12 +118,21 @@ class Offering:
         now = self._clock()
         facts = replace(await self._facts(), health=dict(self.health), now=now)
         listings = list(self._scanner.listings.values())
-        built = await anyio.to_thread.run_sync(build, listings, facts)  # it looks into sysfs
+        built = assemble([await self._judged_of(each, facts) for each in listings], facts)
         self._say_problems(built)
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
         complete = self._scanner.complete or self._first_second_over
         reasons = await self._reasons(built, complete=complete)
         return as_offer(vetoed(built, reasons), self.offer, complete=complete)
+
+    async def _judged_of(self, listing: Listing, facts: Facts) -> Judged:
+        """Judge a listing once, and again when the driver lists anew or its holds change."""
+        held = frozenset(h.device.name for h in facts.holds if h.device.driver == listing.driver)
+        known = self._judged.get(listing.driver)
+        if known is None or known[0].listing is not listing or known[1] != held:
+            judged = await anyio.to_thread.run_sync(judge, listing, facts)
+            known = self._judged[listing.driver] = (judged, held)
+        return known[0]
 
     def _say_problems(self, built: Built) -> None:
         standing = {f"driver/{d} {device}: {p.field}": p for d, device, p in built.problems}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 
+from hardpoint._core.inventory import ABSENT, QUARANTINED
 from hardpoint._core.records import Record
 from hardpoint.model import Device, Offer
 
@@ -29,12 +30,12 @@ def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
     held = record.device
     offered = offer.find(held.name, record.claim.dra_driver)
     if offered is not None and held.driver in (offered.device.driver, _NOBODY):
-        if not any(taint.key == "absent" for taint in offered.taints):
+        if ABSENT not in offered.taints:
             return Standing.PRESENT, offered.device
         return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
     names = {held.name, held.entry, os.path.basename(held.entry), *held.origin.values()} - {""}
     for withheld in offer.withheld:
         if withheld.subject in names:
-            kept = withheld.rule == "quarantined"
+            kept = withheld.rule == QUARANTINED
             return (Standing.UNKNOWN if kept else Standing.WITHHELD), held
     return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
