@@ -136,6 +136,23 @@ async def test_nothing_is_written_when_nothing_changed(stage: Stage) -> None:
     assert len(stage.writes) == count
 
 
+async def test_a_claim_that_holds_a_device_costs_no_look_at_the_pool(stage: Stage) -> None:
+    await stage.offer("gpu-0", "gpu-1")
+    looks: list[object] = []
+    once = stage.publisher._pool.once
+
+    async def counted(now: Any) -> bool:
+        looks.append(now)
+        return await once(now)
+
+    stage.publisher._pool.once = counted  # type: ignore[method-assign, assignment]
+    await stage.offer(offered("gpu-0", held=True), "gpu-1")
+    assert looks == []
+
+    await stage.offer(offered("gpu-0", held=True), offered("gpu-1", taints=GONE))
+    assert len(looks) > 0
+
+
 async def test_one_unplug_of_300_devices_rewrites_one_slice(stage: Stage) -> None:
     devices = many(300)
     await stage.offer(*devices)

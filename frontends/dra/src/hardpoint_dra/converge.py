@@ -23,6 +23,7 @@ from hardpoint_dra.translate import (
     VERSIONS,
     Profile,
     Wanted,
+    alike,
     bodies_of,
     device_body,
     is_advanced,
@@ -155,6 +156,10 @@ class Convergence:
     def _known(self) -> tuple[Profile, tuple[str, ...]]:
         """What was learnt about the server: each lesson is worth another round."""
         return self.profile, tuple(self.refusals.reasons)
+
+    def alike(self, old: Offer, new: Offer) -> bool:
+        """Say whether a new offer asks for nothing else than the old one."""
+        return alike(old, new, self._domain, self.profile)
 
     def _plan(self, offer: Offer, pool: Pool) -> Plan:
         offered = shown(offer, self._domain, self.profile)

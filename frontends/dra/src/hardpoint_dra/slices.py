@@ -154,7 +154,10 @@ class SlicePublisher:
 
     async def _follow_offer(self) -> None:
         async for offer in self._agent.offers():
-            self._offer = offer
+            old, self._offer = self._offer, offer
+            if old and self._settled.is_set() and self._pool.alike(old, offer):
+                self._done = offer.generation  # every prepare changes the offer: a claim holds now
+                continue
             self._unsettle()
             self._wake.give()
             self._hurry.give()

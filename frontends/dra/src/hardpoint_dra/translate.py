@@ -28,6 +28,7 @@ from hardpoint.model import (
     Version,
 )
 from hardpoint.quantity import canonical
+
 from hardpoint_dra.counters import Counters, count
 from hardpoint_dra.placement import MOST_DEVICES, natural, place
 
@@ -102,6 +103,15 @@ def shown(offer: Offer, domain: Domain, profile: Profile) -> list[Offered]:
             seen.add(offered.name)
             found.append(offered)
     return found
+
+
+def alike(old: Offer, new: Offer, domain: Domain, profile: Profile) -> bool:
+    """Say whether two offers are the same to the server: that a device is held now is not."""
+    seen = (
+        [(one.device, _all_taints(one)) for one in shown(offer, domain, profile)]
+        for offer in (old, new)
+    )
+    return next(seen) == next(seen)
 
 
 def _usable(offered: Offered, profile: Profile) -> bool:
