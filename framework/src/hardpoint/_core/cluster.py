@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -56,11 +57,19 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
             make_private(settings.paths.state)
             kept.write_text(json.dumps(labels), "utf-8")
             return labels
-    try:
-        found: dict[str, str] = json.loads(kept.read_text("utf-8"))
-    except (OSError, ValueError):
+    found = kept_labels(settings.paths.state)
+    if found is None:
         raise BadSettings(
             "nodes", f"sections are chosen by label, and the API server does not say them: {last}"
         ) from last
     _log.warning("the API server does not answer; the labels it last said are used")
+    return found
+
+
+def kept_labels(state: Path) -> dict[str, str] | None:
+    """Return the node's labels as the API server last said them; None if it never did."""
+    try:
+        found: dict[str, str] = json.loads((state / _KEPT).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
     return found

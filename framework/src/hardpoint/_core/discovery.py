@@ -226,10 +226,10 @@ def validated(plugin: Plugin, section: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        keys = ", ".join(sorted(model.model_fields)) or "none"
-        raise PluginRefused(
-            plugin.id, f"its settings: {where}: {first['msg']}; the keys are {keys}"
-        ) from error
+        want = ""
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            want = f"; the keys are {', '.join(sorted(model.model_fields)) or 'none'}"
+        raise PluginRefused(plugin.id, f"its settings: {where}: {first['msg']}{want}") from error
 
 
 def check_hooks(plugin: Plugin) -> None:

@@ -19,6 +19,11 @@ from hardpoint.node import Node
 from hardpoint.platform import Platform
 from hardpoint.settings import AgentSettings
 
+_COSTS = {
+    "driver": "its devices are left out",
+    "policy": "the agent offers nothing while it does not run",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -65,6 +70,9 @@ def start_plugins(
 async def look(node: Node, settings: AgentSettings) -> Look:
     """Ask every driver once and make the offer; policies that need a cluster are not asked."""
     plugins, board = start_plugins(settings, node, roles=("driver",)), FaultBoard()
+    for plugin in plugins.all:
+        if plugin.role in _COSTS and plugin.state in ("refused", "missing"):
+            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=_COSTS[plugin.role])
     async with Relay(plugins, board) as relay:
         answers = await relay.gather("publish_devices")
     now = time.monotonic()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 
 import hardpoint
-from hardpoint.cli.output import fail
-from hardpoint.errors import HardpointError
+from hardpoint.cli.output import fail, hush, known
 
 COMMANDS = {
     "run": "run the agent",
@@ -44,19 +45,43 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 not done, 2 not understood."""
-    words = sys.argv[1:] if argv is None else argv
+    status = _outcome(sys.argv[1:] if argv is None else argv)
+    if argv is None and any(_is_stuck(thread) for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(status)  # a driver hangs in it, and Python would wait for it for ever
+    return status
+
+
+def _is_stuck(thread: threading.Thread) -> bool:
+    return thread is not threading.main_thread() and not thread.daemon
+
+
+def _outcome(words: Sequence[str]) -> int:
     arguments = parser(words).parse_args(words)
+    logging.getLogger("hardpoint").addHandler(logging.NullHandler())  # commands say what fails
     try:
         status: int = importlib.import_module(f"hardpoint.cli.{arguments.command}").run(arguments)
         sys.stdout.flush()
-    except HardpointError as error:
-        return fail(error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        causes = known(error)
+        if causes is None:
+            raise
+        return _not_done(causes)
     return status
+
+
+def _not_done(causes: Sequence[Exception]) -> int:
+    """Say why in one line each; nothing to a reader that has left, as ``head`` does."""
+    if any(isinstance(cause, BrokenPipeError) for cause in causes):
+        hush()
+        return 1
+    for cause in causes:
+        fail(cause)
+    if any(isinstance(cause, OSError) for cause in causes):
+        hush()  # what is buffered for a full disk would fail again when Python ends
+    return 1
 
 
 if __name__ == "__main__":

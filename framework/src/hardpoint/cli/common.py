@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hardpoint._core.cluster import kept_labels
 from hardpoint.node import Node
-from hardpoint.settings import AgentSettings, load
+from hardpoint.settings import AgentSettings, load, needs_labels
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +38,15 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(arguments: argparse.Namespace, node: str = "") -> AgentSettings:
-    """Read the settings that the options name."""
-    return load(arguments.config, node=node)
+def settings_of(arguments: argparse.Namespace) -> AgentSettings:
+    """Read the settings that the options name, as they apply to this node.
+
+    Sections that are chosen by label apply by what the agent last heard of the node's labels.
+    """
+    settings = load(arguments.config)
+    if needs_labels(arguments.config):
+        return load(arguments.config, labels=kept_labels(settings.paths.state) or {})
+    return settings
 
 
 @contextmanager

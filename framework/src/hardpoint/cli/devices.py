@@ -12,7 +12,7 @@ from hardpoint._core.faults import FaultEntry
 from hardpoint._core.offline import Look, look
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.output import as_json, table
-from hardpoint.model import AttributeValue, Device, DeviceNode, Offer, Offered, Version, Withheld
+from hardpoint.model import AttributeValue, Device, DeviceNode, Offer, Offered, Version, slug
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +35,33 @@ def run(arguments: argparse.Namespace) -> int:
     with machine(arguments, settings) as node:
         found = anyio.run(look, node, settings)
     if arguments.json:
-        as_json(document(found.offer, found.faults))
-    elif arguments.device:
+        return _json(found, arguments.device, arguments.why or "")
+    if arguments.device:
         return _one(found, arguments.device)
-    elif arguments.why is not None:
+    if arguments.why is not None:
         _why(found, arguments.why)
     else:
         _all(found)
     return 0
+
+
+def _json(found: Look, device: str | None, text: str) -> int:
+    """Print the whole object, or its part about one device; 1 if that is not offered."""
+    shown = document(found.offer, found.faults)
+    text = text or device or ""
+    shown["not_offered"] = [one for one in shown["not_offered"] if _mentions(one, text)]
+    if device:
+        shown["devices"] = [one for one in shown["devices"] if one["name"] == device]
+    as_json(shown)
+    return 0 if shown["devices"] or not device else 1
+
+
+def _mentions(withheld: Mapping[str, str], text: str) -> bool:
+    """Say whether a text occurs; also the name that a device of the subject would have."""
+    if text.lower() in " ".join(withheld.values()).lower():
+        return True
+    name = slug(text)
+    return bool(name) and name in slug(withheld["subject"])
 
 
 def document(offer: Offer, faults: tuple[FaultEntry, ...]) -> dict[str, Any]:
@@ -121,18 +140,14 @@ def _paths(device: Device) -> list[str]:
 def _faults(found: Look) -> None:
     for fault in found.faults:
         print(f"\n! {fault.source}: {fault.message} ({fault.cost})")
-    for plugin in found.plugins:
-        if plugin.role == "driver" and plugin.state in ("refused", "missing"):
-            print(f"\n! {plugin.id} is {plugin.state}: {plugin.reason}")
 
 
 def _why(found: Look, text: str) -> None:
-    def wanted(w: Withheld) -> bool:
-        return text.lower() in f"{w.subject} {w.rule} {w.reason} {w.driver}".lower()
-
-    rows = sorted(
-        (w.subject, w.driver, w.rule, w.reason) for w in found.offer.withheld if wanted(w)
-    )
+    rows = [
+        tuple(withheld.values())
+        for withheld in document(found.offer, ())["not_offered"]
+        if _mentions(withheld, text)
+    ]
     offered = [o.name for o in found.offer.devices if text and text.lower() in o.name]
     for name in offered:
         print(f"{name} is offered.")

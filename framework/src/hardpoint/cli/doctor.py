@@ -120,7 +120,7 @@ def _kubelet(settings: AgentSettings) -> Iterator[Finding]:
         fix = f'set [paths] kubelet = "{found[0]}" and mount it at that path'
         yield Finding("fail", "kubelet", f"{root}/plugins_registry is not there", fix)
     else:
-        looked = ", ".join((str(root), *KUBELET_ROOTS))
+        looked = ", ".join(dict.fromkeys((str(root), *KUBELET_ROOTS)))
         yield Finding("warn", "kubelet", f"no kubelet root among {looked}", "is this a node?")
     yield from _socket("pod-resources", root / "pod-resources/kubelet.sock")
     yield from _socket("device plugins", settings.paths.device_plugins / "kubelet.sock")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from hardpoint.errors import HardpointError
 
 
 def as_json(value: Any) -> None:
@@ -47,6 +50,19 @@ def _rich(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
         shown.add_row(*(Text(cell) for cell in row))
     Console().print(shown)
     return True
+
+
+def known(error: BaseException) -> tuple[Exception, ...] | None:
+    """Return the errors that a sentence says enough of; None if there is one that it does not."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = [known(one) for one in error.exceptions]
+        return None if None in inner else tuple(one for found in inner for one in found or ())
+    return (error,) if isinstance(error, HardpointError | OSError) else None
+
+
+def hush() -> None:
+    """Write nothing more to standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(message: object) -> int:

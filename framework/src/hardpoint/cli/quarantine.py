@@ -1,4 +1,7 @@
-"""``hardpoint quarantine``: devices that a driver could not give back, and the lever for them."""
+"""``hardpoint quarantine``: devices that a driver could not give back, and the lever for them.
+
+Those that a driver is still scrubbing after their claim are among them: nobody may have them yet.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List quarantined devices, or clear one; clearing is written to the audit trail."""
     state = settings_of(arguments).paths.state
-    records = [r for r in read_records(state) if r.state is HoldState.QUARANTINED]
+    records = [r for r in read_records(state) if r.retired or r.state is HoldState.QUARANTINED]
     if arguments.action == "clear":
         mine = [record for record in records if record.device.name == arguments.device]
         if not mine:
@@ -39,8 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         as_json([record_json(record) for record in records])
     else:
-        rows = [(r.device.name, str(r.claim), r.tries, age(r.changed), r.why) for r in records]
-        table(("device", "after claim", "tries", "since", "why"), rows, "Nothing is quarantined.")
+        rows = [
+            (r.device.name, r.state.value, str(r.claim), r.tries, age(r.changed), r.why)
+            for r in records
+        ]
+        headings = ("device", "state", "after claim", "tries", "since", "why")
+        table(headings, rows, "Nothing is quarantined.")
     return 0
 
 

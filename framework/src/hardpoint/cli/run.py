@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
+from anyio.abc import TaskStatus
 
 from hardpoint._core import logs
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.cluster import labels_of_node
-from hardpoint.cli.common import add_settings, this_machine
+from hardpoint.cli.common import add_machine, machine, this_machine
+from hardpoint.cli.output import fail, known
+from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, load, needs_labels
+
+_log = logging.getLogger("hardpoint.agent")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_settings(parser)
+    add_machine(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,40 +37,56 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = load(arguments.config)
     logs.configure(settings.log.format, settings.log.level)
-    if needs_labels(arguments.config):
-        labels = anyio.run(labels_of_node, settings)
-        settings = load(arguments.config, labels=labels)
-    status = 0
-    try:
-        anyio.run(_serve, settings)
-    except BaseExceptionGroup as group:
-        status = _report(group)
+    with _machine(arguments, settings) as node:
+        try:
+            anyio.run(_serve, arguments, settings, node)
+            status = 0
+        except Exception as error:  # noqa: BLE001 - it ends the process, not only the command
+            status = _report(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-async def _serve(settings: AgentSettings) -> None:
-    agent = HardpointAgent(settings, this_machine(settings))
+@contextmanager
+def _machine(arguments: argparse.Namespace, settings: AgentSettings) -> Iterator[Node]:
+    """Open the machine to serve. A recorded one is served under the name of this node."""
+    with machine(arguments, settings) as node:
+        if node.recorded:
+            node.name = this_machine(settings).name
+            _log.warning(
+                "serving a recorded machine node=%s tree=%s: its device numbers are delivered "
+                "unchecked, and on this node they may be other hardware",
+                node.name,
+                arguments.sysfs,
+            )
+        yield node
+
+
+async def _serve(arguments: argparse.Namespace, settings: AgentSettings, node: Node) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_told, tasks.cancel_scope)
-        await agent.run()
+        await tasks.start(_until_told, tasks.cancel_scope)
+        if needs_labels(arguments.config):
+            settings = load(arguments.config, labels=await labels_of_node(settings))
+        await HardpointAgent(settings, node).run()
 
 
-async def _until_told(scope: anyio.CancelScope) -> None:
+async def _until_told(
+    scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """End everything at the first signal. A process that is PID 1 would else not hear it."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
+        task_status.started()
+        async for received in signals:
+            _log.info("stopping signal=%s", received.name)
             scope.cancel()
             return
 
 
-def _report(group: BaseExceptionGroup[BaseException]) -> int:
-    from hardpoint.cli.output import fail
-    from hardpoint.errors import HardpointError
-
-    known, rest = group.split(HardpointError)
-    if rest is not None:
-        raise rest
-    for error in known.exceptions if known else ():
-        fail(error)
+def _report(error: Exception) -> int:
+    causes = known(error)
+    if causes is None:
+        traceback.print_exception(error)
+    for cause in causes or ():
+        fail(cause)
     return 1

@@ -54,7 +54,7 @@ async def _objects(
     async with Relay(plugins, board) as relay:
         answers = await relay.gather("preview_offer", offer=found.offer, version=version)
     refused = [f"{p.id}: {p.reason}" for p in plugins.all if p.state in ("refused", "missing")]
-    faults = [f"{entry.source}: {entry.message}" for entry in board.entries]
+    faults = [f"{e.source}: {e.message}" for e in (*found.faults, *board.entries)]
     return [each for answer in answers.values() for each in answer], refused + faults
 
 
