@@ -123,7 +123,6 @@ class HardpointAgent:
             writing=self.writing,
         )
         self.node.held = self._held
-        self.node.held = lambda: {hold.device.name: hold.device for hold in self._broker.holds()}
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
 
