@@ -103,7 +103,7 @@ class Shell:
             self.words(*words),
             env=self.environment | variables,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=60,
             check=False,
         )

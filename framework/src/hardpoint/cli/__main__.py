@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -45,11 +46,20 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 not done, 2 not understood."""
+    if argv is None:
+        _speak_utf8()
     status = _outcome(sys.argv[1:] if argv is None else argv)
     if argv is None and any(_is_stuck(thread) for thread in threading.enumerate()):
         sys.stderr.flush()
         os._exit(status)  # a driver hangs in it, and Python would wait for it for ever
     return status
+
+
+def _speak_utf8() -> None:
+    """Print hardware's own names in whatever locale: JSON and YAML are UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _is_stuck(thread: threading.Thread) -> bool:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sysfs is not None:
         return _on_recorded(arguments.sysfs, settings, f"the recorded machine {arguments.sysfs}")
     node = this_machine(settings)
-    if anyio.run(look, node, settings).offer.devices:
+    if _offers(node, settings):
         return anyio.run(_demo, node, settings, "this machine")
     if arguments.fallback is None:
         return fail("this machine has nothing to offer (hardpoint devices --why); try --sysfs TREE")
@@ -63,7 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _on_recorded(tree: Path, settings: AgentSettings, what: str) -> int:
     with open_machine(tree) as node:
+        if not _offers(node, settings):
+            return fail(f"{what} has nothing to offer (hardpoint devices --why --sysfs TREE)")
         return anyio.run(_demo, node, settings, what)
+
+
+def _offers(node: Node, settings: AgentSettings) -> bool:
+    return bool(anyio.run(look, node, settings).offer.devices)
 
 
 async def _demo(node: Node, settings: AgentSettings, what: str) -> int:

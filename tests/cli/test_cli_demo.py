@@ -1,0 +1,94 @@
+"""`hardpoint demo`: the whole road on one machine, told to a newcomer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hardpoint.testing.sysfs import FakeMachine
+from shell import Shell
+
+DATA = Path(__file__).parent.parent / "data/machines"
+
+
+@pytest.fixture
+def gpu(shell: Shell) -> Shell:
+    card = shell.machine.pci(
+        "0000:00:02.0", vendor="8086", device="46d2", klass="030000", driver="i915"
+    )
+    card.drm(card=0, render=128).i2c(4)
+    return shell
+
+
+def test_the_demo_walks_one_claim_through_and_back(gpu: Shell) -> None:
+    answer = gpu("demo", "--sysfs", gpu.tree)
+
+    assert (answer.code, answer.err) == (0, "")
+    steps = [line[:2] for line in answer.out.splitlines() if line[1:3] == ". "]
+    assert steps == ["1.", "2.", "3.", "4."]
+    assert "ResourceSlice demo-hardpoint.dev: 3 devices" in answer.out
+    assert "2. A pod asks for pci-0000-00-02-0\n" in answer.out
+    assert "A container of the pod finds /dev/dri/renderD128, and nothing else" in answer.out
+    assert "CDI files left: 0. Holds left: 0." in answer.out
+
+
+def test_the_demo_shows_the_file_that_a_runtime_would_read(gpu: Shell) -> None:
+    lines = gpu("demo", "--sysfs", gpu.tree).out.splitlines()
+
+    start, end = lines.index("    {"), lines.index("    }")
+    shown = json.loads("\n".join(lines[start : end + 1]))
+    assert shown["kind"] == "hardpoint.dev/device"
+
+
+def test_the_demo_leaves_nothing_behind(gpu: Shell) -> None:
+    scratch = gpu.root / "scratch"
+    scratch.mkdir()
+    before = set(gpu.root.iterdir())
+
+    assert gpu("demo", "--sysfs", gpu.tree, TMPDIR=str(scratch)).code == 0
+
+    assert list(scratch.iterdir()) == []
+    assert set(gpu.root.iterdir()) == before
+
+
+def test_the_demo_uses_the_domain_of_the_settings(gpu: Shell) -> None:
+    answer = gpu("demo", "--sysfs", gpu.tree, HARDPOINT_DOMAIN="liken.sh")
+
+    assert answer.code == 0
+    assert "ResourceSlice demo-liken.sh: 3 devices" in answer.out
+
+
+def test_a_recorded_machine_walks_the_road(shell: Shell) -> None:
+    answer = shell("demo", "--sysfs", str(DATA / "graphics.tar.gz"))
+
+    assert answer.code == 0
+    assert "CDI files left: 0. Holds left: 0." in answer.out
+
+
+def _nothing_here(shell: Shell) -> dict[str, str]:
+    empty = FakeMachine(shell.root / "empty")
+    return {f"HARDPOINT_PATHS__{word.upper()}": str(empty.root / word) for word in ("sys", "dev")}
+
+
+def test_where_nothing_is_to_be_offered_a_recorded_machine_stands_in(gpu: Shell) -> None:
+    answer = gpu("demo", "--fallback", gpu.tree, **_nothing_here(gpu))
+
+    assert answer.code == 0
+    assert answer.out.startswith("This machine has nothing to offer (hardpoint devices --why")
+    assert "CDI files left: 0. Holds left: 0." in answer.out
+
+
+def test_where_nothing_is_to_be_offered_and_nothing_stands_in_it_says_so(gpu: Shell) -> None:
+    answer = gpu("demo", **_nothing_here(gpu))
+
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("hardpoint: this machine has nothing to offer")
+
+
+def test_an_empty_tree_is_said_to_offer_nothing(shell: Shell) -> None:
+    answer = shell("demo", "--sysfs", shell.tree)
+
+    assert answer.code == 1
+    assert answer.err.startswith("hardpoint: the recorded machine")
+    assert "has nothing to offer" in answer.err
