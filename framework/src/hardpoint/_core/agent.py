@@ -313,8 +313,19 @@ _NOT_RUNNING = ("refused", "missing")
 
 
 def _soon(token: Any, act: Callable[[], None]) -> None:
-    """Do something on the event loop, from whatever thread."""
+    """Do something on the event loop, from whatever thread, its own too."""
+    if _is_here(token):  # waiting for the loop on the loop would never end
+        act()
+        return
     try:
         anyio.from_thread.run_sync(act, token=token)
     except RuntimeError:
         _log.debug("the agent has ended")
+
+
+def _is_here(token: Any) -> bool:
+    """Say whether this thread is the one that runs the event loop."""
+    try:
+        return bool(anyio.lowlevel.current_token() == token)
+    except RuntimeError:
+        return False
