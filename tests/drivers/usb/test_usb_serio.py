@@ -82,6 +82,13 @@ def test_before_its_line_is_attached_there_is_nothing(machine: FakeMachine, look
     assert "hardpoint-serio" in seen.withheld["2-1:1.0"].reason
 
 
+def test_half_an_attached_adapter_is_not_yet_one(machine: FakeMachine, look: Look) -> None:
+    _, line = _adapter(machine)
+    line.child("tty/ttyACM0/serio0", bus="serio").node("input", "input/event7", 13, 71)
+
+    assert look(serio=[PULSE8]).rules() == {"2-1:1.0": "not-attached"}
+
+
 def test_before_its_module_is_loaded_it_is_not_offered_whole(
     machine: FakeMachine, look: Look
 ) -> None:

@@ -91,6 +91,20 @@ async def test_a_time_that_has_passed_meanwhile_is_noticed_at_the_next_look() ->
     assert hints.count == 1
 
 
+async def test_a_look_now_is_not_lost_to_a_scan_that_ends_after_it() -> None:
+    settling, hints = Settling(), Hints()
+    settling.look_now()
+    settling.look_again_in(None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(settling.watch, hints)
+        with anyio.fail_after(10):
+            await hints.came.wait()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert hints.count == 1
+
+
 async def test_watching_again_after_a_crash_forgets_nothing() -> None:
     settling, hints = Settling(), Hints()
     with anyio.CancelScope() as scope:

@@ -42,7 +42,7 @@ class Usb:
 
     @hookimpl
     async def watch_devices(self, hint: Callable[[], None]) -> None:
-        """Look again once a device that was just plugged in has had its time to get a driver."""
+        """Look again when a device has had its time to get a driver, and when a hold has ended."""
         await self.settling.watch(hint)
 
     @hookimpl
@@ -67,5 +67,6 @@ class Usb:
 
     @hookimpl
     def unprepare_device(self, hold: Hold) -> None:
-        """Bind the drivers again that the holder left detached."""
+        """Bind the drivers again that the holder left detached, and look what is there now."""
         rebind.restore(self.node, hold)
+        self.settling.look_now()
