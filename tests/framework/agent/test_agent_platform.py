@@ -83,3 +83,37 @@ async def test_no_driver_can_deliver_what_the_machine_keeps(disks: World) -> Non
     async with disks.agent(rules=(ALLOW,)) as agent:
         with pytest.raises(HoldDenied, match="TPM"):
             await agent.prepare(wanted.key, reading(wanted))
+
+
+class Ports:
+    """A driver of one card with two serial ports, which knows nothing of consoles."""
+
+    def __init__(self, node: Node, settings: Any) -> None:
+        self.node = node
+
+    @hookimpl
+    def publish_devices(self) -> Iterator[Device]:
+        for card in self.node.each("bus/pci/devices"):
+            yield Device(name="ports", kind="tty", nodes=card.nodes(), parts=card.whole())
+
+
+async def test_a_holder_gets_no_node_of_the_machines_for_holding_the_others(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.driver = Ports  # type: ignore[assignment]
+    card = world.machine.pci("0000:00:05.0", klass="070002", driver="serial")
+    card.node("tty", "ttyS0", 4, 64).node("tty", "ttyS1", 4, 65)
+    world.machine.consoles("ttyS0")
+    wanted = claim("ports")
+    async with world.agent() as agent:
+        await agent.prepare(wanted.key, reading(wanted))
+        card.set(revision="0x02").node("ptp", "ptp0", 247, 0)
+        agent._scanner.wake.set()
+        offer = await until(agent, lambda o: len(o.find("ports").device.nodes) > 1)  # type: ignore[union-attr]
+        await agent.prepare(wanted.key, reading(wanted))
+
+        paths = [node.path for node in offer.find("ports").device.nodes]  # type: ignore[union-attr]
+        (file,) = world.paths.cdi.glob("*.json")
+        assert sorted(paths) == ["/dev/ptp0", "/dev/ttyS1"]
+        assert "/dev/ttyS0" not in file.read_text()

@@ -176,17 +176,18 @@ def _judge(
 ) -> Device | Withheld:
     """Return the device as it may be offered, or why not. The admin's rules come last.
 
-    What the machine uses is not asked of a device that a claim holds: its holder may have made a
-    file system or a volume on it, and must not lose it for that.
+    What a holder has already is not taken from it for being in use: it may have made a file system
+    or a volume on its disk. It gets nothing more for holding the device, though.
     """
     try:
         fit, mended = publishable(device, domain.dra_driver)
     except BadValue as bad:
         return Withheld(device.name or "?", "bad-device", str(bad), device.driver)
     problems += [(device.driver, fit.name, problem) for problem in mended]
-    if any(_holds(hold, fit, domain) for hold in facts.holds):
-        return _ruled(fit, facts)
-    kept, reasons = _without_held_nodes(fit, facts.node_reason)
+    held = [hold.device for hold in facts.holds if _holds(hold, fit, domain)]
+    kept, reasons = _without_kept_nodes(fit, facts.node_reason, held)
+    if held:
+        return _ruled(replace(fit, nodes=kept), facts)
     if fit.nodes and not kept:
         return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
     if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
@@ -195,17 +196,23 @@ def _judge(
     return _ruled(fit, facts)
 
 
-def _without_held_nodes(
-    device: Device, reason_of: Callable[[DeviceNode], str | None]
+def _without_kept_nodes(
+    device: Device, reason_of: Callable[[DeviceNode], str | None], held: Iterable[Device]
 ) -> tuple[tuple[DeviceNode, ...], list[str]]:
+    """Return a device's nodes without those that the machine keeps, and why it keeps them."""
     kept, reasons = [], []
     for node in device.nodes:
-        reason = reason_of(node)
+        reason = None if any(_has(own, node) for own in held) else reason_of(node)
         if reason is None:
             kept.append(node)
         else:
             reasons.append(reason)
     return tuple(kept), reasons
+
+
+def _has(held: Device, node: DeviceNode) -> bool:
+    """Say whether a holder has a node; of a disk all, under whatever number it came back."""
+    return any(own.path == node.path or own.type is NodeType.BLOCK for own in held.nodes)
 
 
 def facts_of(device: Device) -> dict[str, AttributeValue]:
