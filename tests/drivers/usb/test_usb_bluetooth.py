@@ -124,3 +124,18 @@ def test_an_adapter_keeps_usbfs_beside_another_function(machine: FakeMachine, lo
 
     assert "/dev/bus/usb/001/002" in _paths(devices["usb-1-6-1-0"])
     assert _paths(devices["usb-1-6-1-2"]) == ["/dev/hidraw5"]
+
+
+def test_an_adapter_on_one_chip_with_a_network_card_cannot_be_reset(
+    machine: FakeMachine, look: Look
+) -> None:
+    adapter = _adapter(machine)
+    adapter.interface(2, driver="rtw88_8821cu").child("net/wlan0", klass="net")
+    bare = look()
+    machine.virtual("misc", "uhid", 10, 239)
+    with_uhid = look()
+
+    assert bare.names == []
+    assert bare.rules() == {"1-6:1.0": "no-node", "1-6:1.2": "no-node"}
+    assert "uhid" in bare.withheld["1-6:1.0"].reason
+    assert _paths(with_uhid.devices["usb-1-6-1-0"]) == ["/dev/uhid"]

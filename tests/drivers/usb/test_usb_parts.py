@@ -152,6 +152,18 @@ def test_usbfs_is_never_a_way_around_to_a_disk(machine: FakeMachine, look: Look)
     assert _deliver(disk, usbfs=True) == ["/dev/sda", "/dev/bus/usb/003/002"]
 
 
+def test_usbfs_is_never_a_way_around_to_the_nodes_network(machine: FakeMachine, look: Look) -> None:
+    """A modem's serial port must not be a way to reset the network card that it also is."""
+    modem = machine.usb("3-1")
+    modem.interface(0, driver="option").node("tty", "ttyUSB0", 188, 0)
+    modem.interface(1, driver="qmi_wwan").child("net/wwan0", klass="net")
+    device = look().devices["usb-3-1-1-0"]
+
+    assert _deliver(device) == ["/dev/ttyUSB0"]
+    with pytest.raises(Refuse, match="network interface"):
+        _deliver(device, usbfs=True)
+
+
 def test_usbfs_is_never_a_way_around_to_what_the_machine_uses(
     machine: FakeMachine, look: Look
 ) -> None:

@@ -68,7 +68,7 @@ GADGET = {
     "usb-11-1-1-0": "usb/hiddev0 hidraw1 bus/usb/011/002",
     "usb-12-1-1-0": "bsg/7:0:0:0 sg1 sdb bus/usb/012/002",
     "usb-13-1-1-0": "midi1 snd/midiC1D0 dmmidi1 snd/controlC1 bus/usb/013/002",
-    "usb-14-1-1-0": "usb/lp1 bus/usb/014/002",
+    "usb-14-1-1-0": "usb/lp1",  # its other function is a network card
     "usb-3-1-1-0": "ttyACM1",
     "usb-3-1-1-2": "input/event4 hidraw0",
     "usb-3-1-1-3": "bsg/6:0:0:0 sg0 sda",

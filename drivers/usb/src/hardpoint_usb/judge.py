@@ -135,7 +135,10 @@ def _by_interface(scan: Scan, port: Port) -> Iterator[Listed]:
         else:
             drafts.append(fit)
     for draft in drafts:
-        yield _device(scan, port, draft, _usbfs(scan, port, draft, len(drafts), kept_by_machine))
+        usbfs = _usbfs(scan, port, draft, len(drafts), kept_by_machine)
+        device = _device(scan, port, draft, usbfs)
+        bare = not device.nodes and usbfs.when is When.NEVER
+        yield withheld.nothing_left(draft.interfaces[0], usbfs.why) if bare else device
 
 
 def _drafts(scan: Scan, port: Port) -> Iterator[Draft | Withheld]:
@@ -214,8 +217,8 @@ def _usbfs(scan: Scan, port: Port, draft: Draft, siblings: int, kept_by_machine:
         return Usbfs(node, When.NEVER, "a reset would end the attached serial line")
     if kept_by_machine:
         return Usbfs(node, When.NEVER, f"it reaches what the machine uses: {kept_by_machine}")
-    if _other_disk(port, draft):
-        return Usbfs(node, When.NEVER, "it reaches the disk at another interface")
+    if beside := _out_of_reach(port, draft):
+        return Usbfs(node, When.NEVER, f"it reaches the {beside} at another interface")
     held = scan.held(port).get(draft.interfaces[0].address)
     had_it = held is not None and held.origin.get("usbfsWhen") == When.DEFAULT
     if siblings == 1 or draft.kind == ADAPTER or had_it:
@@ -223,9 +226,15 @@ def _usbfs(scan: Scan, port: Port, draft: Draft, siblings: int, kept_by_machine:
     return Usbfs(node, When.REQUEST)
 
 
-def _other_disk(port: Port, draft: Draft) -> bool:
-    others = (one for one in port.interfaces if one not in draft.interfaces)
-    return any(node.type is NodeType.BLOCK for one in others for node in one.nodes)
+def _out_of_reach(port: Port, draft: Draft) -> str:
+    """Name what another interface has that nobody gets by way of usbfs.
+
+    A disk is offered where the admin allows it, and a network interface may be the node's own.
+    """
+    others = [one for one in port.interfaces if one not in draft.interfaces]
+    if any(node.type is NodeType.BLOCK for one in others for node in one.nodes):
+        return "disk"
+    return "network interface" if any(one.has_network for one in others) else ""
 
 
 def _device(scan: Scan, port: Port, draft: Draft, usbfs: Usbfs) -> Device:

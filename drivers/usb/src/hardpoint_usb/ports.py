@@ -51,6 +51,11 @@ class Interface:
         """Say whether a kernel driver makes something of it."""
         return bool(self.driver) and self.driver not in PLUMBING
 
+    @property
+    def has_network(self) -> bool:
+        """Say whether its driver made a network interface, which has no node."""
+        return self.driven and self.entry.has("net")
+
     @cached_property
     def label(self) -> str:
         """The interface's own string, where its maker gave it one."""

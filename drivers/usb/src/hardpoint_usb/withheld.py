@@ -75,6 +75,16 @@ def no_node(one: Interface) -> Withheld:
     )
 
 
+def nothing_left(one: Interface, why: str) -> Withheld:
+    """An adapter without nodes whose usbfs is not handed out."""
+    return Withheld(
+        one.address,
+        "no-node",
+        f"it has no node of its own (module uhid would give it one), and usbfs is not handed out: "
+        f"{why}",
+    )
+
+
 def in_use(one: Interface, reason: str) -> Withheld:
     """An interface whose nodes the machine itself uses."""
     return Withheld(one.address, "in-use", reason)
