@@ -15,6 +15,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ class World:
         return {**os.environ, **variables, **named, "HARDPOINT_LOG__LEVEL": "warning"}
 
 
+def shows(server: FakeApiServer, devices: int) -> bool:
+    """Say whether so many devices are in the slices."""
+    return published(server) == devices
+
+
 def published(server: FakeApiServer) -> int:
     """Count the devices in the slices."""
     return sum(len(s["spec"].get("devices", ())) for s in server.items("resourceslices"))
@@ -138,7 +144,7 @@ async def inside(world: World, server: FakeApiServer) -> AsyncIterator[Row]:
             world.plug(number)
             event = time.perf_counter()
             agent._scanner.wake.set()
-            await server.until(lambda wanted=number + 1: published(server) == wanted)
+            await server.until(partial(shows, server, number + 1))
             took.append(_ms(event))
         yield Row("event to slice written, 100 devices (median of 5)", _median(took), "ms", 250)
         alone = [await _prepare(agent, number) for number in range(30)]
