@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+import anyio
+import anyio.lowlevel
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
@@ -28,6 +30,7 @@ class Client:
     def __init__(self, path: str | Path, *, max_receive: int = DEFAULT_RECEIVE) -> None:
         sockets.check_path(path)
         self.path = Path(path)
+        self._closed = False
         self.channel: Any = grpc.aio.insecure_channel(
             f"unix:{quote(str(path))}", options=_options(max_receive)
         )
@@ -51,6 +54,11 @@ class Client:
             return await caller(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise self._failed(service, method, error) from error
+        except anyio.get_cancelled_exc_class() as error:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            if not self._closed:
+                raise
+            raise self._ended(service, method) from error
 
     async def stream(
         self, service: ServiceDescriptor, method: str, request: Any
@@ -67,8 +75,22 @@ class Client:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise self._failed(service, method, error) from error
+        except anyio.get_cancelled_exc_class() as error:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            if not self._closed:
+                raise
+            raise self._ended(service, method) from error
         finally:
             call.cancel()
+
+    def _ended(self, service: ServiceDescriptor, method: str) -> CallFailed:
+        """Return the error of a call whose channel was closed under it.
+
+        grpc.aio raises there what a cancelled task raises, and a task that nobody cancelled would
+        end without a word.
+        """
+        name = f"{service.name}.{method}"
+        return CallFailed(str(self.path), name, "CANCELLED", "the connection was closed")
 
     def _failed(self, service: ServiceDescriptor, method: str, error: Any) -> CallFailed:
         name = f"{service.name}.{method}"
@@ -76,6 +98,7 @@ class Client:
 
     async def close(self) -> None:
         """End the connection and every call on it."""
+        self._closed = True
         await self.channel.close()
 
     async def __aenter__(self) -> Self:
