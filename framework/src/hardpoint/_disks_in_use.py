@@ -92,8 +92,10 @@ class DisksInUse:
         self._uses: dict[str, str] = {}
         """Path of a whole disk to a sentence."""
         self._unknown = ""
+        self._listed = False
         try:
             self._blocks = BlockDevices(node)
+            self._listed = True
             self._look()
         except OSError as error:
             self._unknown = f"which disks this machine uses cannot be read ({said(error)})"
@@ -116,12 +118,19 @@ class DisksInUse:
         ``entry`` stands for the node in sysfs and ``owner`` is the device that it belongs to: the
         SCSI device of an ``sg`` node, the NVMe controller, the USB device of a usbfs node.
         """
-        if self._unknown and entry.subsystem in REACHING:
-            return self._unknown
         generic = _GENERIC.fullmatch(os.path.basename(entry.path))
         if generic:
             owner = os.path.join(os.path.dirname(entry.path), f"nvme{generic[1]}")
+        nvme = entry.subsystem.startswith("nvme")  # its disks may hang from another controller
+        if self._unknown and entry.subsystem in REACHING and (nvme or self._has_a_disk(owner)):
+            return self._unknown
         return self._reached.get(owner)
+
+    def _has_a_disk(self, owner: str) -> bool:
+        """Say whether a block device hangs from a device, or may: a serial adapter has none."""
+        if not self._listed:
+            return True
+        return any(path.startswith(f"{owner}/") for path in self._blocks.paths)
 
     # -- the look ---------------------------------------------------------------------------------
 

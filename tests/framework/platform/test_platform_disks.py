@@ -369,3 +369,20 @@ def test_keep_parts_the_nodes_and_says_why(machine: FakeMachine) -> None:
 
     assert kept == (nodes[1],)
     assert dropped == ((nodes[0], "/dev/sda1 is in use: it is mounted at /data"),)
+
+
+def test_without_the_mounts_of_the_host_only_what_leads_to_a_disk_is_kept(
+    machine: FakeMachine,
+) -> None:
+    for who in ("1", "self"):
+        (machine.proc / who / "mountinfo").unlink()
+    serial = machine.usb("1-2", vendor="0403", product="6001")
+    serial.interface(0, klass="ff", driver="ftdi_sio").node("tty", "ttyUSB0", 188, 0)
+    stick = machine.usb("1-3", vendor="0781", product="5581")
+    stick.interface(0, klass="08", driver="usb-storage").disk("sdz", 8, 240)
+
+    kept = reasons(machine.node())
+
+    assert "/dev/bus/usb/001/003" in kept
+    assert {"/dev/sda", "/dev/sdb", "/dev/sdz"} <= set(kept)
+    assert not {"/dev/bus/usb/001/002", "/dev/ttyUSB0"} & set(kept)
