@@ -50,6 +50,10 @@ class Radios:
     @hookimpl
     def unprepare_device(self, hold):
         self.obey("unprepare")
+
+    @hookimpl
+    def release_device(self, hold):
+        self.obey("release")
 '''
 
 

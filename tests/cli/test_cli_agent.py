@@ -124,7 +124,7 @@ async def test_holds_of_a_device_answer_by_exit_status(node: Node) -> None:
     assert (await node.says("holds", "--device", "radio0")).code == 0
     assert await node.says("holds", "--device", "radio1") == Answer(3, "Nobody holds radio1.\n", "")
     await node.cluster.kubelet.unprepare(pod)
-    assert (await node.says("holds", "--device", "radio0")).code == 3
+    await node.until(lambda a: a.code == 3, "holds", "--device", "radio0")
 
 
 async def test_holds_outlive_the_agent(node: Node) -> None:
@@ -185,6 +185,21 @@ async def test_a_device_that_was_not_given_back_is_quarantined_until_cleared(nod
     await node.cluster.server.until(lambda: node.cluster.published == ["radio0", "radio1"])
     assert await node.says("quarantine") == Answer(0, "Nothing is quarantined.\n", "")
     assert (await node.says("holds", "--device", "radio0")).code == 3
+
+
+async def test_a_device_that_its_driver_still_scrubs_is_shown_and_can_be_cleared(
+    node: Node,
+) -> None:
+    pod = await node.hold("radio0")
+    node.shell.tell_radios("release", "still warm")
+    await node.cluster.kubelet.unprepare(pod)
+    shown = await node.until(lambda a: "still warm" in a.out, "quarantine")
+
+    assert shown.out.splitlines()[1].split()[:3] == ["radio0", "releasing", "default/claim"]
+    assert (await node.says("holds", "--device", "radio0")).code == 0
+    await node.cluster.server.until(lambda: node.cluster.published == ["radio1"])
+    assert (await node.says("quarantine", "clear", "radio0")).code == 0
+    await node.cluster.server.until(lambda: node.cluster.published == ["radio0", "radio1"])
 
 
 async def test_clearing_is_written_to_the_audit_trail(node: Node) -> None:

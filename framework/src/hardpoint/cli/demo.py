@@ -118,8 +118,6 @@ def _reader(server: FakeApiServer) -> Any:
 async def _walk(
     agent: HardpointAgent, server: FakeApiServer, kubelet: FakeKubelet, what: str
 ) -> int:
-    from hardpoint.testing.kubelet import Pod
-
     _say(f"1. The agent reads {what} and publishes what it found")
     try:
         with anyio.fail_after(30):
@@ -135,6 +133,13 @@ async def _walk(
     _say(f"2. A pod asks for {chosen.name}")
     _allocate(server, chosen)
     _show_claim(chosen)
+
+    return await _hold(agent, kubelet, chosen)
+
+
+async def _hold(agent: HardpointAgent, kubelet: FakeKubelet, chosen: Offered) -> int:
+    """Prepare the claim, show what its container gets, and give it back."""
+    from hardpoint.testing.kubelet import Pod
 
     _say("3. The kubelet asks the agent to prepare the claim")
     pod = Pod(name="demo-pod", claims=(CLAIM,), uid="demo-pod-uid")
