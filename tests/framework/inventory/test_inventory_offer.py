@@ -286,6 +286,15 @@ def test_nothing_new_is_the_same_offer_and_generation() -> None:
     assert again is first
 
 
+def test_that_a_claim_holds_a_device_is_no_change_of_it() -> None:
+    listing = _listing("usb", _device("a"), _device("b"))
+    free = as_offer(build([listing], _facts()), Offer(generation=0), complete=True)
+    held = as_offer(build([listing], _facts(holds=(_hold(_device("a")),))), free, complete=True)
+
+    assert held.generation == 2
+    assert list(difference(free, held)) == []
+
+
 @given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
 def test_the_difference_of_two_offers_leads_from_one_to_the_other(
     before: set[str], after: set[str]

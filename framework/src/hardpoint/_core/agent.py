@@ -200,8 +200,9 @@ class HardpointAgent:
             self.board.record("ledger listings", str(error), cost=cost)
 
     async def _on_offer(self, old: Offer, new: Offer) -> None:
-        for what, name in difference(old, new):
-            self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
+        if old.complete:
+            for what, name in difference(old, new):
+                self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
         self._reporter.touch()
         if self.started.is_set() and self.writing() and _standing(old) != _standing(new):
             await self._broker.refresh(new)

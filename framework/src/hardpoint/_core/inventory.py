@@ -351,7 +351,10 @@ def as_offer(built: Built, last: Offer, *, complete: bool) -> Offer:
 
 
 def difference(old: Offer, new: Offer) -> Iterator[tuple[str, str]]:
-    """Yield what happened to each device: ``added``, ``removed`` or ``changed``, and its name."""
+    """Yield what happened to each device: ``added``, ``removed`` or ``changed``, and its name.
+
+    That a claim holds it now is no change of the device.
+    """
     before = {(o.domain.dra_driver, o.name): o for o in old.devices}
     after = {(o.domain.dra_driver, o.name): o for o in new.devices}
     for key in sorted(before.keys() | after.keys()):
@@ -359,7 +362,7 @@ def difference(old: Offer, new: Offer) -> Iterator[tuple[str, str]]:
             yield "added", key[1]
         elif key not in after:
             yield "removed", key[1]
-        elif before[key] != after[key]:
+        elif replace(before[key], held=after[key].held) != after[key]:
             yield "changed", key[1]
 
 
