@@ -89,7 +89,7 @@ def _prose(text: str) -> str:
 
 def attributes() -> str:
     """One table per driver: names, types, meanings, sources."""
-    answers = anyio.run(described, Node(name="docs"), AgentSettings())
+    answers, _ = anyio.run(described, Node(name="docs"), AgentSettings())
     intro = (
         f"{_NOTE}\n# Attributes\n\nWhat DeviceClasses select by. A name without a domain is in the "
         'domain the device is published under: `device.attributes["hardpoint.dev"].vendor`. An '

@@ -44,6 +44,11 @@ class Radios:
             yield Device(name=radio.name, kind="radio", nodes=radio.nodes(), parts=radio.whole())
 
     @hookimpl
+    def describe_attributes(self):
+        self.obey("describe")
+        return ()
+
+    @hookimpl
     def prepare_device(self, device):
         self.obey("prepare")
 

@@ -92,9 +92,16 @@ def fill_usb(machine: FakeMachine) -> None:
     adapter.interface(0, driver="cp210x").node("tty", "ttyUSB0", 188, 0)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
+    machine = FakeMachine(tmp_path_factory.mktemp("filled") / "machine")
+    fill(machine)
+    return machine
+
+
 @pytest.fixture
-def full(shell: Shell) -> Shell:
-    fill(shell.machine)
+def full(shell: Shell, filled: FakeMachine) -> Shell:
+    shell.machine = filled
     shell.config.write_text(SETTINGS)
     return shell
 
@@ -366,6 +373,19 @@ def test_attributes_are_found_by_a_piece_of_the_name(shell: Shell) -> None:
     assert found.code == 0
     assert all("serial" in line.lower() for line in found.out.splitlines()[1:])
     assert none == Answer(1, "No such attribute.\n", "")
+
+
+def test_a_driver_that_cannot_say_its_attributes_is_named(shell: Shell) -> None:
+    shell.install_radios()
+    shell.tell_radios("describe", "no reception")
+
+    answer = shell("attributes", HARDPOINT_PATHS__RUN=str(shell.machine.run))
+
+    assert answer.code == 1
+    assert answer.err == (
+        "hardpoint: driver/radios describe_attributes: RuntimeError: no reception\n"
+    )
+    assert answer.out.splitlines()[1].startswith("(every)")
 
 
 def test_plugins_say_what_runs_and_where_it_comes_from(shell: Shell) -> None:

@@ -69,10 +69,7 @@ def start_plugins(
 
 async def look(node: Node, settings: AgentSettings) -> Look:
     """Ask every driver once and make the offer; policies that need a cluster are not asked."""
-    plugins, board = start_plugins(settings, node, roles=("driver",)), FaultBoard()
-    for plugin in plugins.all:
-        if plugin.role in _COSTS and plugin.state in ("refused", "missing"):
-            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=_COSTS[plugin.role])
+    plugins, board = _drivers(settings, node)
     async with Relay(plugins, board) as relay:
         answers = await relay.gather("publish_devices")
     now = time.monotonic()
@@ -93,9 +90,21 @@ async def look(node: Node, settings: AgentSettings) -> Look:
     return Look(offer, board.entries, tuple(plugins.all))
 
 
-async def described(node: Node, settings: AgentSettings) -> dict[str, tuple[AttributeInfo, ...]]:
-    """Return every driver's attribute reference, by the driver's name."""
-    plugins = start_plugins(settings, node, roles=("driver",))
-    async with Relay(plugins, FaultBoard()) as relay:
+async def described(
+    node: Node, settings: AgentSettings
+) -> tuple[dict[str, tuple[AttributeInfo, ...]], tuple[FaultEntry, ...]]:
+    """Return every driver's attribute reference, by the driver's name, and what failed."""
+    plugins, board = _drivers(settings, node)
+    async with Relay(plugins, board) as relay:
         answers = await relay.gather("describe_attributes")
-    return {plugin.removeprefix("driver/"): tuple(infos) for plugin, infos in answers.items()}
+    found = {plugin.removeprefix("driver/"): tuple(infos) for plugin, infos in answers.items()}
+    return found, board.entries
+
+
+def _drivers(settings: AgentSettings, node: Node) -> tuple[Plugins, FaultBoard]:
+    """Start the drivers; what does not run is on the board."""
+    plugins, board = start_plugins(settings, node, roles=("driver",)), FaultBoard()
+    for plugin in plugins.all:
+        if plugin.role in _COSTS and plugin.state in ("refused", "missing"):
+            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=_COSTS[plugin.role])
+    return plugins, board

@@ -9,7 +9,7 @@ import anyio
 from hardpoint._core.offline import described
 from hardpoint.attributes import STANDARD
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
-from hardpoint.cli.output import as_json, table
+from hardpoint.cli.output import as_json, fail, table
 from hardpoint.model import AttributeInfo, AttributeType
 
 EVERY_DEVICE = (
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask every installed driver and print."""
     settings = settings_of(arguments)
-    answers = anyio.run(described, this_machine(settings), settings)
+    answers, faults = anyio.run(described, this_machine(settings), settings)
     rows = [
         (driver, info)
         for driver, infos in {"(every)": EVERY_DEVICE, **answers}.items()
@@ -73,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
             ],
             "No such attribute.",
         )
-    return 0 if rows else 1
+    for fault in faults:
+        fail(f"{fault.source}: {fault.message}")
+    return 0 if rows and not faults else 1
 
 
 def info_json(info: AttributeInfo) -> dict[str, object]:
