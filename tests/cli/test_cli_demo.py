@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hardpoint.testing.sysfs import FakeMachine
-from shell import Shell
+from shell import MEMORY, Shell
 
 DATA = Path(__file__).parent.parent / "data/machines"
 
@@ -50,6 +50,7 @@ def test_the_demo_leaves_nothing_behind(gpu: Shell) -> None:
 
     assert list(scratch.iterdir()) == []
     assert set(gpu.root.iterdir()) == before
+    assert gpu("holds").out == "No claim holds a device.\n"
 
 
 def test_the_demo_uses_the_domain_of_the_settings(gpu: Shell) -> None:
@@ -60,7 +61,7 @@ def test_the_demo_uses_the_domain_of_the_settings(gpu: Shell) -> None:
 
 
 def test_a_recorded_machine_walks_the_road(shell: Shell) -> None:
-    answer = shell("demo", "--sysfs", str(DATA / "graphics.tar.gz"))
+    answer = shell("demo", "--sysfs", str(DATA / "graphics.tar.gz"), TMPDIR=MEMORY)
 
     assert answer.code == 0
     assert "CDI files left: 0. Holds left: 0." in answer.out

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hardpoint.cli.__main__ import main
 from hardpoint.testing.sysfs import FakeMachine
-from shell import Answer, Shell
+from shell import MEMORY, Answer, Shell
 
 DATA = Path(__file__).parent.parent / "data/machines"
 SCHEMA = json.loads(resources.files("hardpoint.cli").joinpath("devices.schema.json").read_text())
@@ -135,7 +135,8 @@ def test_devices_as_json_are_the_documented_object(full: Shell) -> None:
 
 @pytest.mark.parametrize("machine", ["minimal", "desktop"])
 def test_a_recorded_machine_answers_as_json(shell: Shell, machine: str) -> None:
-    answer = shell("devices", "--sysfs", str(DATA / f"{machine}.tar.gz"), "--json")
+    archive = str(DATA / f"{machine}.tar.gz")
+    answer = shell("devices", "--sysfs", archive, "--json", TMPDIR=MEMORY)
 
     assert (answer.code, answer.err) == (0, "")
     jsonschema.validate(answer.json, SCHEMA)
