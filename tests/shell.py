@@ -202,6 +202,9 @@ async def agent_of(shell: Shell) -> AsyncIterator[Process]:
     log.close()
     try:
         yield process
+    except BaseException:
+        sys.stderr.write(log_of(shell))  # pytest shows it where the test fails
+        raise
     finally:
         if process.returncode is None:
             process.kill()

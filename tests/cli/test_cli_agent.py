@@ -45,8 +45,8 @@ class Node:
 async def node(shell: Shell) -> AsyncIterator[Node]:
     shell.install_radios("radio0", "radio1")
     async with cluster_of(shell) as cluster, agent_of(shell) as agent:
+        await cluster.server.until(lambda: cluster.published == ["radio0", "radio1"], 15)
         await cluster.kubelet.until_registered(DRIVER)
-        await cluster.server.until(lambda: cluster.published == ["radio0", "radio1"])
         yield Node(shell, cluster, agent)
 
 
