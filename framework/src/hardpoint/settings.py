@@ -30,7 +30,7 @@ DEFAULT_DOMAIN = "hardpoint.dev"
 DRIVER_DOMAINS = {"nvidia_gpu": "gpu.hardpoint.dev"}
 """Drivers whose DRA name differs by default, as NVIDIA's own does."""
 _M = TypeVar("_M", bound=BaseModel)
-_NOT_SETTINGS = {"HARDPOINT_CONFIG", "HARDPOINT_NODE_LABELS"}
+_NOT_SETTINGS = {"HARDPOINT_CONFIG"}
 
 
 class _Section(BaseModel):

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 import anyio.to_thread
 
 from hardpoint._core.broker import Broker
@@ -29,6 +27,7 @@ from hardpoint._core.offline import start_plugins
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
 from hardpoint._core.scanner import Scanner
+from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
@@ -133,15 +132,15 @@ class HardpointAgent:
 
     async def _serve(self) -> None:
         async with anyio.create_task_group() as tasks:
-            token = anyio.lowlevel.current_token()
-            self._ledger.on_change(lambda: _soon(token, self._offering.touch))
+            self._ledger.on_change(Signal(self._offering.touch))
             await self._restore_listings()
             if self._events:
                 tasks.start_soon(listen, self._scanner.wake.set, self.board)
             tasks.start_soon(self._scanner.run)
             tasks.start_soon(self._offering.run, self._on_offer)
             tasks.start_soon(self._reporter.run)
-            self._relay.supervise("watch_devices", lambda _: {"hint": self._hint(token)})
+            hint = Signal(self._scanner.wake.set)
+            self._relay.supervise("watch_devices", lambda _: {"hint": hint})
             await self._offering.completed()
             await self._broker.restore()
             tasks.start_soon(self._broker.tend)
@@ -150,10 +149,6 @@ class HardpointAgent:
             _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
             self.started.set()
             await anyio.sleep_forever()
-
-    def _hint(self, token: Any) -> Callable[[], None]:
-        """Return a hint for drivers that may be given from any thread."""
-        return lambda: _soon(token, self._scanner.wake.set)
 
     def _for_frontend(self, plugin: str) -> dict[str, Any]:
         self._ready.discard(plugin)
@@ -290,7 +285,10 @@ class HardpointAgent:
 
     @property
     def ready(self) -> bool:
-        """True while every frontend serves and nothing of theirs is on the fault board."""
+        """True while every frontend serves and nothing of theirs is on the fault board.
+
+        An API server that is away does not count: held claims are served without it.
+        """
         frontends = self.plugins.running("frontend") if self.plugins else ()
         names = {plugin.id for plugin in frontends}
         broken = any(e.source.startswith("frontend/") for e in self.board.entries)
@@ -311,22 +309,3 @@ def _standing(offer: Offer) -> object:
 
 
 _NOT_RUNNING = ("refused", "missing")
-
-
-def _soon(token: Any, act: Callable[[], None]) -> None:
-    """Do something on the event loop, from whatever thread, its own too."""
-    if _is_here(token):  # waiting for the loop on the loop would never end
-        act()
-        return
-    try:
-        anyio.from_thread.run_sync(act, token=token)
-    except RuntimeError:
-        _log.debug("the agent has ended")
-
-
-def _is_here(token: Any) -> bool:
-    """Say whether this thread is the one that runs the event loop."""
-    try:
-        return bool(anyio.lowlevel.current_token() == token)
-    except RuntimeError:
-        return False

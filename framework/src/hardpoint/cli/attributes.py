@@ -31,7 +31,7 @@ EVERY_DEVICE = (
         name=f"{STANDARD}/pcieRoot",
         type=AttributeType.STRING,
         meaning="PCIe root complex above it",
-        source="first component of its path in /sys/devices",
+        source="host bridge in its path in /sys/devices",
         example="pci0000:00",
     ),
 )
