@@ -14,8 +14,11 @@ from hardpoint._mounts import SPANNING, Mount, mounts_of, swaps_of
 from hardpoint.node import Entry, Node, clean, said
 
 STORAGE = frozenset({"ceph_bluestore", "drbd", "bcache", "zfs_member", "LVM2_member"})
-"""Signatures (udev's ID_FS_TYPE) of disks that belong to a storage system, beside those whose
-ID_FS_USAGE is ``raid``: nothing in sysfs says that such a disk is open."""
+"""Signatures (udev's ID_FS_TYPE) of disks that belong to a storage system, beside those of
+``STORAGE_USAGE``: nothing in sysfs says that such a disk is open."""
+STORAGE_USAGE = frozenset({"raid", "crypto"})
+"""ID_FS_USAGE likewise. What is in a locked LUKS disk cannot be told: an encrypted Ceph OSD that is
+not yet started looks no different."""
 
 REACHING = frozenset({"nvme", "nvme-generic", "scsi_generic", "bsg", "mmc_rpmb", "usb"})
 """Subsystems of char nodes that disks are reached through."""
@@ -171,8 +174,9 @@ class DisksInUse:
         if holders:
             return f"{clean(os.fsencode(min(holders)))} stands on it"
         kind, usage = self._blocks.signature(path)
-        if usage == "raid" or kind in STORAGE:
-            return f"it carries a signature of {kind or 'a storage system'}"
+        if usage in STORAGE_USAGE or kind in STORAGE:
+            what = kind or "a storage system"
+            return f"it carries a signature of {what}, which wipefs removes if nobody needs it"
         return ""
 
     def _mounted(self, mount: Mount, *, told: bool) -> None:

@@ -144,6 +144,31 @@ def test_a_scsi_disk_has_its_serial_number_in_a_page_of_its_data(
     assert disk.attributes["wwid"] == "naa.5000c500"
 
 
+def test_a_name_that_is_too_long_to_publish_is_left_out_rather_than_cut(
+    machine: FakeMachine,
+) -> None:
+    nvme = machine.pci("0000:01:00.0", klass="010802", driver="nvme").nvme(0)
+    name = "nvme.1b36-4e564d452d46524545-51454d55204e564d65204374726c-0000000"
+    for number, wwid in ((1, f"{name}1"), (2, f"{name}2"), (3, "eui.0025385b71b00a3f")):
+        namespace = nvme.child(f"nvme0n{number}", klass="block", nsid=number, size=8, wwid=wwid)
+        namespace.is_node(f"nvme0n{number}", 259, number)
+
+    wwids = [d.attributes.get("wwid") for d in look(machine.node()).devices.values()]
+
+    assert wwids == [None, None, "eui.0025385b71b00a3f"]
+
+
+def test_a_drive_without_a_disc_has_no_size(machine: FakeMachine) -> None:
+    sata = machine.pci("0000:00:1f.2", klass="010601", driver="ahci")
+    sata.ata(1).set(type=5).disk("sr0", 11, 0).set(size=0x1FFFFF)
+    sata.ata(2).set(type=5).disk("sr1", 11, 1).set(size=32768)
+    sata.ata(3).disk("sda", 8, 0).set(size=0x1FFFFF)
+
+    sizes = [dict(d.capacity) for d in look(machine.node()).devices.values()]
+
+    assert [bool(size) for size in sizes] == [False, True, True]
+
+
 def test_a_tape_drive_and_a_changer_are_devices_and_an_enclosure_is_not(
     machine: FakeMachine, hba: FakePci
 ) -> None:

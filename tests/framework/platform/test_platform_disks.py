@@ -53,15 +53,18 @@ def test_each_disk_in_use_of_the_recorded_machine_is_kept_and_the_free_ones_are_
     kept = reasons(recorded("disks"))
 
     # From its profile: / on nvme0n1p2, swap on nvme0n1p3, vda and zram0, ext4 on sdc, a stick sdk,
-    # md0 over sdd and sde, dm-0 over sdf, an LVM signature on sdg.
+    # md0 over sdd and sde, dm-0 over sdf, an LVM signature on sdg, LUKS on sdh.
     assert {os.path.basename(path) for path in kept if is_block(recorded("disks"), path)} == {
         *("nvme0n1", "nvme0n1p1", "nvme0n1p2", "nvme0n1p3"),
-        *("vda", "zram0", "sdc", "sdk", "sdk1", "sdd", "sde", "sdf", "sdg"),
+        *("vda", "zram0", "sdc", "sdk", "sdk1", "sdd", "sde", "sdf", "sdg", "sdh"),
     }
     assert kept["/dev/nvme0n1p3"] == "/dev/nvme0n1p2 is in use: it is mounted at /"
     assert kept["/dev/sdd"] == "/dev/sdd is in use: md0 stands on it"
     assert kept["/dev/sdf"] == "/dev/sdf is in use: dm-0 stands on it"
-    assert kept["/dev/sdg"] == "/dev/sdg is in use: it carries a signature of LVM2_member"
+    assert kept["/dev/sdg"] == (
+        "/dev/sdg is in use: it carries a signature of LVM2_member, which wipefs removes if nobody "
+        "needs it"
+    )
 
 
 def test_what_reaches_a_disk_in_use_is_kept_too_and_what_reaches_a_free_one_is_not(
@@ -198,7 +201,7 @@ def test_a_loop_device_over_a_disk_keeps_the_disk(machine: FakeMachine) -> None:
         ("E:ID_FS_TYPE=linux_raid_member\nE:ID_FS_USAGE=raid", True),
         ("E:ID_FS_TYPE=ceph_bluestore\nE:ID_FS_USAGE=other", True),
         ("E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem", False),
-        ("E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_USAGE=crypto", False),
+        ("E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_USAGE=crypto", True),
         ("rubbish\nE:", False),
     ],
 )

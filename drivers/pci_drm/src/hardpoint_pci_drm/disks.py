@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hardpoint import Capacity, DeviceNode, Entry
+from hardpoint.attributes import LONGEST_STRING
 from hardpoint.model import AttributeValue, slug
 from hardpoint.node import clean
 
@@ -25,6 +26,8 @@ _SECTOR = 512
 """Bytes in which sysfs counts the size of a block device, whatever its sectors are."""
 _OPTICAL = "5"
 """SCSI peripheral device type of CD and DVD drives (include/scsi/scsi_proto.h, TYPE_ROM)."""
+_NO_DISC = 0x1FFFFF
+"""Sectors that a CD drive has, it says, with no disc in it (drivers/scsi/sr.c, get_sectorsize)."""
 
 Found = tuple[Entry, DeviceNode]
 
@@ -133,7 +136,7 @@ def attributes(drive: Drive) -> dict[str, AttributeValue]:
     facts: dict[str, AttributeValue] = {
         "model": home.get("model") or home.get("name"),
         "serial": _serial(entry, home),
-        "wwid": entry.get("wwid") or home.get("wwid"),
+        "wwid": _wwid(entry, home),
         "firmware": home.get("firmware_rev") or home.get("rev") or home.get("fwrev"),
         "rotational": entry.get("queue/rotational") == "1",
         "removable": entry.get("removable") == "1",
@@ -144,6 +147,16 @@ def attributes(drive: Drive) -> dict[str, AttributeValue]:
     if block_size:
         facts["logicalBlockSize"] = block_size
     return {name: value for name, value in facts.items() if value not in ("", False)}
+
+
+def _wwid(entry: Entry, home: Entry) -> str:
+    """Return the name that is unique in the world; ``""`` for one too long to publish.
+
+    The namespaces of one NVMe drive, and drives of one model, differ in the last characters alone:
+    cut, it would name another disk too.
+    """
+    whole = entry.get("wwid") or home.get("wwid")
+    return whole if len(whole.encode()) <= LONGEST_STRING else ""
 
 
 def _serial(entry: Entry, home: Entry) -> str:
@@ -167,4 +180,6 @@ def capacity(drive: Drive) -> dict[str, Capacity]:
         sectors = drive.entry.number("size")
     except OSError:
         sectors = None
-    return {"size": Capacity(value=str(sectors * _SECTOR))} if sectors else {}
+    if not sectors or (drive.kind == "disk.optical" and sectors == _NO_DISC):
+        return {}
+    return {"size": Capacity(value=str(sectors * _SECTOR))}
