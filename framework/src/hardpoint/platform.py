@@ -22,9 +22,22 @@ _TPM = re.compile(r"/dev/(tpm|tpmrm)\d+")
 _LEGACY_WATCHDOG = (10, 130)
 """Numbers of /dev/watchdog, another name of watchdog0 (include/linux/miscdevice.h)."""
 
+_AGENTS = re.compile(r"org\.qemu\.guest_agent\.|com\.redhat\.|org\.spice-space\.|ovirt-guest-agent")
+"""Names of virtio ports through which a hypervisor talks to agents of its guest, as libvirt, SPICE
+and oVirt give them. An agent that does not run just now leaves its port open to anybody."""
+
 CONSOLE = "it is a console of this machine"
 TPM = "the TPM is the machine's: whoever opens it could take its ownership"
 CLOCK = "the machine's clock is set through it"
+
+ALWAYS = {
+    "tpm": TPM,
+    "tpmrm": TPM,
+    "mtd": "it is flash memory of the board, which may hold its firmware",
+    "ipmi": "the machine's BMC answers there: it turns the node off, and who may is set through it",
+    "mei": "the machine's management engine answers there, which can be made to let others in",
+}
+"""Subsystems of which no node is ever offered: what is done through it outlasts its holder."""
 
 Numbers = tuple[NodeType, int, int]
 
@@ -66,8 +79,10 @@ class Platform:
 
     def _by_path(self, node: DeviceNode) -> str | None:
         paths = (node.source, node.path)
-        if any(_TPM.fullmatch(path) for path in paths) or node.subsystem in ("tpm", "tpmrm"):
+        if any(_TPM.fullmatch(path) for path in paths):
             return TPM
+        if node.subsystem in ALWAYS:
+            return ALWAYS[node.subsystem]
         if any(path == "/dev/rtc0" for path in paths):
             return CLOCK
         if any(path in (self._consoles or ()) for path in paths):
@@ -105,17 +120,23 @@ class Platform:
         if not entry.exists():
             return None  # NVIDIA's nodes, for one, are unknown to sysfs
         subsystem, name = entry.subsystem, os.path.basename(entry.path)
-        if subsystem in ("tpm", "tpmrm"):
-            return TPM
-        if subsystem == "rtc" and (name == "rtc0" or entry.get("hctosys") == "1"):
-            return CLOCK
-        if subsystem == "mtd":
-            return "it is flash memory of the board, which may hold its firmware"
+        if subsystem in ALWAYS:
+            return ALWAYS[subsystem]
+        if subsystem == "rtc":
+            return CLOCK if name == "rtc0" or entry.get("hctosys") == "1" else None
+        if subsystem == "virtio-ports":
+            return self._port(entry)
         if subsystem == "watchdog":
             return self._watchdog(entry)
         if subsystem == "tty":
             return self._tty(entry, name)
         return self._disks.of_char(entry, _owner(entry))
+
+    def _port(self, entry: Entry) -> str | None:
+        name = entry.text("name")
+        if _AGENTS.match(name):
+            return f"the hypervisor talks to an agent of this machine through it ({name[:64]})"
+        return None
 
     def _watchdog(self, entry: Entry) -> str | None:
         if entry.get("state") == "active":

@@ -28,6 +28,8 @@ def why(node: Node, path: str, major: int | None = None, minor: int | None = Non
         ("legacy", "/dev/ttyS2", ""),
         ("legacy", "/dev/ttyS3", "not there"),
         ("legacy", "/dev/lp0", ""),
+        ("legacy", "/dev/ipmi0", "BMC"),
+        ("legacy", "/dev/vport2p1", ""),
         ("virtual", "/dev/video0", ""),
         ("graphics", "/dev/dri/renderD131", ""),
     ],
@@ -115,6 +117,31 @@ def test_flash_memory_of_the_board_is_kept(tmp_path: Path) -> None:
     machine.pci("0000:00:1f.5", driver="intel-spi").node("mtd", "mtd0", 90, 0)
 
     assert "firmware" in why(machine.node(), "/dev/mtd0", 90, 0)
+
+
+def test_what_leads_to_the_management_engine_is_kept(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    machine.pci("0000:00:16.0", driver="mei_me").node("mei", "mei0", 240, 0)
+
+    assert "management engine" in why(machine.node(), "/dev/mei0", 240, 0)
+
+
+def test_the_port_of_a_hypervisors_agent_is_kept_and_any_other_is_not(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    function = machine.pci("0000:00:05.0", driver="virtio-pci")
+    for number, name in enumerate(
+        (
+            "org.qemu.guest_agent.0",
+            "com.redhat.spice.0",
+            "org.spice-space.webdav.0",
+            "acme.data",
+            "",
+        )
+    ):
+        function.node("virtio-ports", f"vport0p{number}", 246, number, name=name)
+
+    kept = [bool(why(machine.node(), f"/dev/vport0p{n}", 246, n)) for n in range(5)]
+    assert kept == [True, True, True, False, False]
 
 
 def test_what_cannot_be_read_is_kept_and_nothing_is_raised(tmp_path: Path) -> None:
