@@ -224,7 +224,7 @@ _SHAPES = [
         {"captureNode", "inputNode"},
     ),
     ("sound card", {"sound": "snd/controlC1", "input": "input/event5"}, "sound",
-     {"soundNode", "inputNode"}),
+     {"soundNode", "inputNode", "sound.liken.sh/supportsSound"}),
     ("pad", {"input": "input/js0"}, "input", {"inputNode"}),
     ("display", {"drm": "dri/card1"}, "drm", {"displayNode"}),
     ("sound with a line", {"sound": "snd/controlC1", "tty": "ttyUSB1"}, "",

@@ -49,7 +49,8 @@ _ROWS: tuple[tuple[str, AttributeType, str, str, str], ...] = (
     ("inputNode", _BOOL, "Delivers an input event node", "input", ""),
     ("cecNode", _BOOL, "Delivers a CEC bus", "cec", ""),
     ("printerNode", _BOOL, "Delivers a parallel printer", "printer", ""),
-    (SOUND, _BOOL, "Delivers a sound card", "sound", ""),
+    ("soundNode", _BOOL, "Delivers ALSA nodes", "sound", ""),
+    (SOUND, _BOOL, "Is a sound card, and nothing else beside it", "sound", ""),
     ("uniqueId", _STRING, "Number burnt into the chip of an AMD GPU", "unique_id", "7f1c…"),
 )
 

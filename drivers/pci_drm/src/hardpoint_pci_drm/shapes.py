@@ -22,6 +22,7 @@ FRAMEBUFFER = "graphics"
 """Subsystem of frame buffers: whoever opens one takes over the display, so nobody is given one."""
 
 SOUND = "sound.liken.sh/supportsSound"
+"""What sound servers select cards by, whichever driver publishes them."""
 
 KINDS = {
     "drm": "drm.display",
@@ -44,7 +45,7 @@ FLAGS = {
     "input": "inputNode",
     "cec": "cecNode",
     "printer": "printerNode",
-    "sound": SOUND,
+    "sound": "soundNode",
 }
 """What a device says it has, by the subsystem of a node; a render node says ``renderNode``."""
 
@@ -76,7 +77,8 @@ class Shape:
         """What its nodes are for, as attributes."""
         if self.shareable:
             return {"renderNode": True}
-        return {FLAGS[word]: True for word in map(subsystem, self.nodes) if word in FLAGS}
+        roles = {FLAGS[word]: True for word in map(subsystem, self.nodes) if word in FLAGS}
+        return roles | ({SOUND: True} if self.subsystem == "sound" else {})
 
 
 def subsystem(node: DeviceNode) -> str:

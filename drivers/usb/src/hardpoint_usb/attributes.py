@@ -12,6 +12,7 @@ from hardpoint_usb.classes import class_word
 from hardpoint_usb.identity import bcd_version, megabits
 from hardpoint_usb.ports import Interface, Port
 from hardpoint_usb.settings import Successor
+from hardpoint_usb.shapes import SOUND
 
 _BOOL, _INT = AttributeType.BOOL, AttributeType.INT
 _STRING, _VERSION = AttributeType.STRING, AttributeType.VERSION
@@ -190,6 +191,7 @@ _REFERENCE: tuple[tuple[str, AttributeType, str, str, str], ...] = (
     ("hidNode", _BOOL, "true", "subsystem hidraw, hiddev", "Hands over raw HID reports."),
     ("captureNode", _BOOL, "true", "subsystem video4linux", "Hands over a video device."),
     ("soundNode", _BOOL, "true", "subsystem sound", "Hands over ALSA nodes."),
+    (SOUND, _BOOL, "true", "subsystem sound", "Is a sound card, with its jacks if it has any."),
     ("blockNode", _BOOL, "true", "subsystem block", "Hands over a disk."),
     ("inputNode", _BOOL, "true", "subsystem input", "Hands over input events."),
     ("printerNode", _BOOL, "true", "subsystem usbmisc, lpN", "Hands over a printer."),

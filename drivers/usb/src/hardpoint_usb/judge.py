@@ -20,7 +20,7 @@ from hardpoint_usb.attributes import ids_of, of_interface, of_port, of_whole, pr
 from hardpoint_usb.by_id import by_id, is_late
 from hardpoint_usb.identity import device_name
 from hardpoint_usb.ports import USBFS, Interface, Port
-from hardpoint_usb.shapes import roles_of, subsystem_of
+from hardpoint_usb.shapes import SOUND, roles_of, subsystem_of
 from hardpoint_usb.usbfs import SUBSYSTEM, Usbfs, When
 
 if TYPE_CHECKING:
@@ -244,6 +244,7 @@ def _device(scan: Scan, port: Port, draft: Draft, usbfs: Usbfs) -> Device:
         "subsystem": draft.subsystem,
         "byId": _by_id(scan, port, draft),
         **roles_of(shown),
+        SOUND: draft.subsystem == "sound",
     }
     return Device(
         name=draft.name,

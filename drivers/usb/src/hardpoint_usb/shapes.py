@@ -17,6 +17,9 @@ _SHAPES = {
 nodes, a camera's media controller and shutter button, jacks, the spare pins of a serial chip, and
 the hiddev and input nodes of a HID device. The first that fits names it."""
 
+SOUND = "sound.liken.sh/supportsSound"
+"""What sound servers select cards by, whichever driver publishes them."""
+
 _ROLES = {
     "tty": "serialNode",
     "hidraw": "hidNode",
