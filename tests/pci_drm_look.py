@@ -28,9 +28,11 @@ class Look:
         return {name: device.kind for name, device in self.devices.items()}
 
 
-def look(node: Node, *, pci_ids: Path | None = None, compute: bool = True) -> Look:
+def look(
+    node: Node, *, pci_ids: Path | None = None, compute: bool = True, smbus: bool = False
+) -> Look:
     ids = (str(pci_ids),) if pci_ids else ()
-    driver = PciDrm(node, PciDrm.Settings(pci_ids=ids, compute=compute))
+    driver = PciDrm(node, PciDrm.Settings(pci_ids=ids, compute=compute, smbus=smbus))
     listed = list(driver.publish_devices())
     devices = [item for item in listed if isinstance(item, Device)]
     found = Look(

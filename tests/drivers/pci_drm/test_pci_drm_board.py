@@ -69,14 +69,38 @@ def test_nodes_without_hardware_and_those_of_other_buses_are_not_the_boards(
 ) -> None:
     machine.virtual("misc", "kvm", 10, 232)
     machine.usb("1-2").interface(0, driver="ftdi_sio").node("tty", "ttyUSB0", 188, 0)
-    machine.pci("0000:00:1f.0", driver="").child("IPI0001:00", bus="platform").bind("ipmi").node(
-        "ipmi", "ipmi0", 245, 0
+    machine.pci("0000:00:1f.0", driver="lpc_ich").child("ACME:00", bus="platform", driver="a").node(
+        "acme", "acme0", 240, 0
     )
 
     found = look(machine.node())
 
-    assert not found.devices
+    assert list(found.devices) == ["pci-0000-00-1f-0"]
     assert not [subject for subject in found.rules if not subject.startswith("pci ")]
+
+
+def test_what_hangs_from_a_function_without_a_driver_is_the_boards(machine: FakeMachine) -> None:
+    bridge = machine.pci("0000:00:1f.0", klass="060100", driver="")
+    below(bridge, "IPI0001:00", "ipmi_si").node("ipmi", "ipmi0", 245, 0)
+    below(bridge, "ACME:00", "acme").node("acme", "acme0", 240, 0)
+
+    found = look(machine.node())
+
+    assert found.rules == {"pci 0000:00:1f.0": "plumbing", "platform IPI0001:00": "platform"}
+    assert [str(part) for part in found.devices["platform-acme-00"].all_parts] == [
+        "char:240:0 (exclusive)",
+        "pci:0000:00:1f.0 (shared)",
+        "platform:ACME:00 (exclusive)",
+    ]
+
+
+def test_a_node_that_no_driver_made_below_such_a_function_is_told_with_it(
+    machine: FakeMachine,
+) -> None:
+    function = machine.pci("0000:00:05.0", klass="ff0000", driver="")
+    below(function, "ACME:00").node("acme", "acme0", 240, 0)
+
+    assert look(machine.node()).rules == {"pci 0000:00:05.0": "no-driver"}
 
 
 def test_an_owner_that_its_bus_does_not_list_is_left_out(machine: FakeMachine) -> None:

@@ -38,7 +38,6 @@ DESKTOP = {
     "pci-0000-00-1c-2": ["/dev/vport5p1", "/dev/vport5p2"],
     "pci-0000-00-1f-0": ["/dev/watchdog1"],
     "pci-0000-00-1f-2-ata-3-0": ["/dev/sr0"],
-    "pci-0000-00-1f-3": ["/dev/i2c-0"],
     **BUTTON_AND_KEYBOARD,
 }
 
@@ -54,7 +53,6 @@ GRAPHICS = {
     "pci-0000-00-06-0-display": ["/dev/dri/card4"],
     "pci-0000-00-1c-2": ["/dev/vport4p1", "/dev/vport4p2"],
     "pci-0000-00-1f-0": ["/dev/watchdog", "/dev/watchdog0"],
-    "pci-0000-00-1f-3": ["/dev/i2c-0"],
     "acpi-lnxpwrbn-00": ["/dev/input/event1"],
     "platform-i8042": ["/dev/input/event0", "/dev/input/event3", "/dev/input/mouse0"],
     "platform-pcspkr": ["/dev/input/event2"],
@@ -63,7 +61,6 @@ GRAPHICS = {
 LEGACY = {
     "pci-0000-00-01-1-ata-1-0": ["/dev/sdb", "/dev/sdb1"],
     "pci-0000-00-01-1-ata-2-0": ["/dev/sr0"],
-    "pci-0000-00-01-3": ["/dev/i2c-0"],
     "pci-0000-00-02-0-display": ["/dev/dri/card1"],
     "pci-0000-00-03-0-display": ["/dev/dri/card0"],
     "pci-0000-00-04-0": [
@@ -99,7 +96,6 @@ DISKS = {
 VIRTUAL = {
     "pci-0000-00-1c-2": ["/dev/vport2p1", "/dev/vport2p2"],
     "pci-0000-00-1f-0": ["/dev/watchdog", "/dev/watchdog0"],
-    "pci-0000-00-1f-3": ["/dev/i2c-1"],
     "acpi-lnxpwrbn-00": ["/dev/input/event3"],
     "platform-i8042": ["/dev/input/event0", "/dev/input/event5", "/dev/input/mouse0"],
     "platform-pcspkr": ["/dev/input/event4"],
@@ -145,6 +141,8 @@ def test_a_recorded_machine_makes_these_devices(
             "desktop",
             {
                 "pci 0000:00:00.0": "plumbing",
+                "pci 0000:00:01.0 /dev/fb1": "framebuffer",
+                "pci 0000:00:02.0 /dev/fb0": "framebuffer",
                 "pci 0000:00:03.0": "no-driver",  # class 030000, and nothing knows it
                 "pci 0000:00:04.0": "no-nodes",  # xhci_hcd
                 "pci 0000:00:0a.0": "no-nodes",  # e1000
@@ -156,9 +154,28 @@ def test_a_recorded_machine_makes_these_devices(
                 **{f"pci 0000:00:1d.{n}": "no-nodes" for n in (0, 1, 2, 7)},
                 "pci 0000:00:1f.0 /dev/tpm0": "platform",
                 "pci 0000:00:1f.0 /dev/tpmrm0": "platform",
+                "pci 0000:00:1f.3 /dev/i2c-0": "smbus",  # SMBus I801 adapter at 0700
                 "platform serial8250": "platform",  # ttyS2 and ttyS3 have type 0
                 "pnp 00:02": "platform",  # ttyS0, the console
                 "pnp 00:03": "platform",  # rtc0
+            },
+        ),
+        (
+            "legacy",
+            {
+                "pci 0000:00:00.0": "plumbing",
+                "pci 0000:00:01.0": "plumbing",  # ISA bridge without a driver, IPI0001:00 below it
+                "pci 0000:00:01.3 /dev/i2c-0": "smbus",  # class 068000, SMBus PIIX4 adapter
+                "pci 0000:00:02.0 /dev/fb1": "framebuffer",
+                "pci 0000:00:03.0 /dev/fb0": "framebuffer",
+                **{f"pci 0000:00:0{n}.0": "no-nodes" for n in (5, 6, 7, 8)},
+                "pci 0000:00:0a.0": "no-nodes",  # can0
+                "pci 0000:00:1c.0": "no-nodes",
+                "pci 0000:00:1c.1": "no-nodes",
+                "platform IPI0001:00": "platform",  # ipmi0
+                "platform serial8250": "platform",
+                "pnp 00:04": "platform",
+                "pnp 00:05": "platform",
             },
         ),
         (
@@ -185,6 +202,12 @@ def test_everything_else_of_a_recorded_machine_has_a_reason(
     recorded: Recorded, name: str, rules: dict[str, str]
 ) -> None:
     assert look(recorded(name)).rules == rules
+
+
+def test_a_can_controller_makes_a_network_interface(recorded: Recorded) -> None:
+    withheld = look(recorded("legacy")).withheld["pci 0000:00:0a.0"]
+
+    assert withheld.reason == "kvaser_pci makes it a network interface, and no node in /dev"
 
 
 def test_nodes_on_the_board_without_a_driver_are_told(recorded: Recorded) -> None:

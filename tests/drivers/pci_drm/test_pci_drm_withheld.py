@@ -64,6 +64,44 @@ def test_nothing_but_a_frame_buffer_is_withheld(machine: FakeMachine) -> None:
     assert look(machine.node()).rules == {"pci 0000:00:02.0": "framebuffer"}
 
 
+def test_a_frame_buffer_beside_a_card_node_is_told(machine: FakeMachine) -> None:
+    machine.pci("0000:00:02.0", klass="030000", driver="ast").drm(card=0).fb(0)
+
+    found = look(machine.node())
+
+    assert found.nodes == {"pci-0000-00-02-0-display": ["/dev/dri/card0"]}
+    assert found.rules == {"pci 0000:00:02.0 /dev/fb0": "framebuffer"}
+
+
+def test_a_function_of_any_class_may_make_a_network_interface(machine: FakeMachine) -> None:
+    can = machine.pci("0000:00:0a.0", klass="ff0000", driver="kvaser_pci")
+    can.child("net").child("can0").in_class("net")
+
+    (withheld,) = look(machine.node()).withheld.values()
+
+    assert "network interface" in withheld.reason
+
+
+def test_the_boards_management_bus_is_offered_only_where_the_settings_say_so(
+    machine: FakeMachine,
+) -> None:
+    bridge = machine.pci("0000:00:14.0", klass="068000", driver="piix4_smbus")
+    bridge.node("i2c-dev", "i2c-0", 89, 0, name="SMBus PIIX4 adapter port 0 at 0b00")
+    gpu = machine.pci("0000:0a:00.0", klass="030000", driver="amdgpu").drm(card=0)
+    gpu.node("i2c-dev", "i2c-1", 89, 1, name="AMDGPU DM i2c hw bus 0")
+    machine.platform("fe804000.i2c", driver="i2c-bcm2835").node(
+        "i2c-dev", "i2c-2", 89, 2, name="bcm2835 (i2c@7e804000)"
+    )
+
+    found = look(machine.node())
+    asked = look(machine.node(), smbus=True)
+
+    assert found.rules == {"pci 0000:00:14.0 /dev/i2c-0": "smbus"}
+    assert found.nodes["pci-0000-0a-00-0-i2c-dev"] == ["/dev/i2c-1"]
+    assert found.nodes["platform-fe804000-i2c"] == ["/dev/i2c-2"]
+    assert asked.nodes["pci-0000-00-14-0"] == ["/dev/i2c-0"]
+
+
 def test_a_function_whose_every_node_the_machine_uses_says_which(machine: FakeMachine) -> None:
     bridge = machine.pci("0000:00:1f.0", klass="060100", driver="lpc_ich")
     bridge.node("tpm", "tpm0", 10, 224).node("tpmrm", "tpmrm0", 253, 65536)
@@ -71,8 +109,7 @@ def test_a_function_whose_every_node_the_machine_uses_says_which(machine: FakeMa
     (withheld,) = look(machine.node()).withheld.values()
 
     assert (withheld.subject, withheld.rule) == ("pci 0000:00:1f.0", "platform")
-    assert "/dev/tpm0: the TPM" in withheld.reason
-    assert "/dev/tpmrm0" in withheld.reason
+    assert "/dev/tpm0, /dev/tpmrm0: the TPM" in withheld.reason
 
 
 def test_a_node_that_comes_late_is_published_then(machine: FakeMachine) -> None:

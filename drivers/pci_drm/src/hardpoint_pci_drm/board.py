@@ -15,7 +15,7 @@ from hardpoint.model import AttributeValue
 from hardpoint.node import said
 
 LISTED = frozenset({"pci", "usb"})
-"""Buses that list their own devices: what hangs from those is judged with them."""
+"""Buses that list their own devices: what hangs from a driven one of those is judged with it."""
 
 CARRIERS = frozenset({"simple-pm-bus", "simple-bus"})
 """Drivers of what is a bus rather than a device: a whole system on a chip is below it."""
@@ -65,27 +65,38 @@ def find(node: Node) -> Found:
 
 
 def _place(entry: Entry, tree: _Tree, found: Found) -> None:
-    """Note who owns the node that an entry of ``sys/dev`` stands for."""
+    """Note who owns the node that an entry of ``sys/dev`` stands for.
+
+    What hangs from a listed device is judged with it, if that has a driver. The bridge to the old
+    ISA bus has none on many boards, and what hangs from it (a BMC, a TPM) has one of its own.
+    """
     root = entry.node.devices
     if not entry.path.startswith(f"{root}/"):
         return
     steps = entry.path[len(root) + 1 :].split("/")
     if steps[0] == "virtual":
         return
-    outermost: Entry | None = None
-    for depth in range(1, len(steps) + 1):
-        path = "/".join((root, *steps[:depth]))
-        seen = tree.look(path)
-        if seen.subsystem in LISTED:
+    listed, below = _listed(root, steps, tree)
+    if listed is not None and listed.driver:
+        return
+    for depth in range(below, len(steps) + 1):
+        seen = tree.look("/".join((root, *steps[:depth])))
+        if seen.driver and seen.driver not in CARRIERS:
+            owner = _on_bus(entry.node, seen.subsystem, steps[depth - 1])
+            if owner is not None:
+                found.owners[_key(owner)] = owner
             return
-        if outermost is None and seen.driver and seen.driver not in CARRIERS:
-            outermost = _on_bus(entry.node, seen.subsystem, steps[depth - 1])
-            if outermost is None:
-                return
-    if outermost is not None:
-        found.owners[_key(outermost)] = outermost
-    else:
+    if listed is None:
         _note_undriven(entry.node, root, steps, tree, found)
+
+
+def _listed(root: str, steps: list[str], tree: _Tree) -> tuple[_Directory | None, int]:
+    """Return the nearest device of a bus that lists its own, and the depth of what is below it."""
+    for depth in range(len(steps), 0, -1):
+        seen = tree.look("/".join((root, *steps[:depth])))
+        if seen.subsystem in LISTED:
+            return seen, depth + 1
+    return None, 1
 
 
 def _note_undriven(node: Node, root: str, steps: list[str], tree: _Tree, found: Found) -> None:

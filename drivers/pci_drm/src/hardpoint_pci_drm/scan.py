@@ -67,24 +67,20 @@ class Scan:
             yield odd
             return
         storage = [(e, n) for e, n in found if n.subsystem in disks.SUBSYSTEMS]
-        others = [node for _, node in found if node.subsystem not in disks.SUBSYSTEMS]
-        kept, dropped = self.platform.keep(others)
+        others = [(e, n) for e, n in found if n.subsystem not in disks.SUBSYSTEMS]
+        buses = [] if self.settings.smbus else [n for e, n in others if _is_smbus(e, n)]
+        kept, dropped = self.platform.keep(n for _, n in others if n not in buses)
         made: list[Device | Withheld] = [
             *self._drives(owner, storage, facts),
             *self._shapes(owner, kept, facts, alone=not storage),
+            *(withheld.smbus(owner, node) for node in buses),
         ]
         if made:
             yield from made
-            for node, reason in dropped:
-                yield withheld.node_kept(owner, node, reason)
-        elif dropped:
-            yield withheld.all_kept(owner, dropped)
-        elif storage:
-            yield withheld.controller(owner)
-        elif any(subsystem(node) == FRAMEBUFFER for node in kept):
-            yield withheld.framebuffer(owner)
+            yield from (withheld.node_kept(owner, node, reason) for node, reason in dropped)
+            yield from (withheld.framebuffer(owner, n) for n in kept if subsystem(n) == FRAMEBUFFER)
         else:
-            yield withheld.without_nodes(owner, owner.driver)
+            yield _empty(owner, kept, dropped, has_storage=bool(storage))
 
     def _shapes(
         self, owner: Entry, nodes: tuple[DeviceNode, ...], facts: Facts, *, alone: bool
@@ -143,6 +139,31 @@ class Scan:
             topology=owner.topology(),
             origin=_origin(owner),
         )
+
+
+def _empty(
+    owner: Entry,
+    kept: tuple[DeviceNode, ...],
+    dropped: tuple[tuple[DeviceNode, str], ...],
+    *,
+    has_storage: bool,
+) -> Withheld:
+    """Say why an owner makes no device at all."""
+    if dropped:
+        return withheld.all_kept(owner, dropped)
+    if has_storage:
+        return withheld.controller(owner)
+    if kept:  # no shape is made of frame buffers alone
+        return withheld.nothing_but_a_framebuffer(owner)
+    return withheld.without_nodes(owner, owner.driver)
+
+
+def _is_smbus(entry: Entry, node: DeviceNode) -> bool:
+    """Say whether a node is a system management bus, by what its driver calls the adapter.
+
+    All of them do (``SMBus I801 adapter at efa0``), whatever the class of their function is.
+    """
+    return node.subsystem == "i2c-dev" and entry.get("name").startswith("SMBus ")
 
 
 def _nodes(owner: Entry) -> list[disks.Found]:

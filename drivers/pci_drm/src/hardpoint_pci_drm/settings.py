@@ -17,3 +17,7 @@ class PciDrmSettings(Settings):
         default=True,
         description="Deliver /dev/kfd beside the render node of an AMD GPU that computes",
     )
+    smbus: bool = Field(
+        default=False,
+        description="Offer the board's management bus, which a wrong write can ruin for good",
+    )

@@ -6,6 +6,7 @@ Subjects are ``<bus> <address>``, followed by a node or disk where only that is 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 
 from hardpoint import DeviceNode, Entry, Withheld
@@ -25,7 +26,8 @@ RULES = {
     "plumbing": "it carries other devices, which are listed by themselves",
     "passthrough": "it is kept for a virtual machine",
     "platform": "the machine itself uses it",
-    "framebuffer": "it has a frame buffer and nothing else",
+    "framebuffer": "whoever opens a frame buffer takes over the display",
+    "smbus": "what hangs from the management bus of the board, a wrong write can ruin for good",
     "controller": "it is a storage controller, whose disks are offered one by one",
     "disk-in-use": "the machine itself uses the disk",
     "odd-name": "its address is not plain text",
@@ -55,7 +57,8 @@ def undriven(owner: Entry, code: str) -> Withheld:
         subject(owner),
         "no-driver",
         f"no kernel driver is bound to {what}, so it has no nodes to deliver: load the module "
-        f"that knows {owner.get('modalias') or 'it'}, for instance with modprobe",
+        f"that knows {owner.get('modalias') or 'it'} (modprobe finds it by that) or, if that is "
+        f"loaded, write {owner.address} to /sys/bus/pci/drivers_probe",
     )
 
 
@@ -82,17 +85,23 @@ def without_nodes(owner: Entry, driver: str) -> Withheld:
     code = hexadecimal(owner.get("class"))
     if class_word(code) == "storage":
         return controller(owner)
-    return Withheld(subject(owner), "no-nodes", _nodeless(code, driver))
+    if class_word(code) == "network" or _has_network(owner):
+        reason = f"{driver} makes it a network interface, and no node in /dev"
+    elif code.startswith("0c03"):
+        reason = "it is a USB controller: what is plugged into it is listed by itself"
+    elif code.startswith("0c05"):
+        reason = (
+            f"{driver} makes no node in /dev for it; the module i2c-dev would, and "
+            "driver.pci_drm.smbus = true offers that"
+        )
+    else:  # a misc or watchdog device may have no parent: i6300esb's, hwrng's
+        reason = f"its driver {driver} makes no node in /dev, or none that sysfs ties to it"
+    return Withheld(subject(owner), "no-nodes", reason)
 
 
-def _nodeless(code: str, driver: str) -> str:
-    if class_word(code) == "network":
-        return f"{driver} makes it a network interface, and no node in /dev"
-    if code.startswith("0c03"):
-        return "it is a USB controller: what is plugged into it is listed by itself"
-    if code.startswith("0c05"):
-        return f"{driver} makes no node in /dev for it; the module i2c-dev would"
-    return f"its driver {driver} makes no node in /dev"
+def _has_network(owner: Entry) -> bool:
+    """Say whether an interface is below it: that of a CAN controller has a class of any kind."""
+    return any(entry.has("net") for entry in owner.below())
 
 
 def controller(owner: Entry) -> Withheld:
@@ -101,10 +110,25 @@ def controller(owner: Entry) -> Withheld:
     return Withheld(subject(owner), "controller", reason)
 
 
-def framebuffer(owner: Entry) -> Withheld:
+def nothing_but_a_framebuffer(owner: Entry) -> Withheld:
     """Say why hardware with nothing but a frame buffer is not offered."""
     reason = "it has a frame buffer and nothing else, and whoever opens that takes over the display"
     return Withheld(subject(owner), "framebuffer", reason)
+
+
+def framebuffer(owner: Entry, node: DeviceNode) -> Withheld:
+    """Say why a frame buffer is not delivered with the card that it is of."""
+    reason = "whoever opens a frame buffer takes over the display: it is delivered to nobody"
+    return Withheld(subject(owner, node.path), "framebuffer", reason)
+
+
+def smbus(owner: Entry, node: DeviceNode) -> Withheld:
+    """Say why the management bus of the board is not offered."""
+    reason = (
+        "it is the management bus of the board: memory modules and voltage regulators hang from "
+        "it, and a wrong write there can ruin them for good; driver.pci_drm.smbus = true offers it"
+    )
+    return Withheld(subject(owner, node.path), "smbus", reason)
 
 
 def node_kept(owner: Entry, node: DeviceNode, reason: str) -> Withheld:
@@ -114,7 +138,10 @@ def node_kept(owner: Entry, node: DeviceNode, reason: str) -> Withheld:
 
 def all_kept(owner: Entry, dropped: Iterable[tuple[DeviceNode, str]]) -> Withheld:
     """Say why a device is not offered whose every node the machine uses itself."""
-    reason = "; ".join(f"{node.path}: {why}" for node, why in dropped)
+    paths: dict[str, list[str]] = defaultdict(list)
+    for node, why in dropped:
+        paths[why].append(node.path)
+    reason = "; ".join(f"{', '.join(each)}: {why}" for why, each in paths.items())
     return Withheld(subject(owner), "platform", reason[:1000])
 
 
