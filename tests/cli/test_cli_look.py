@@ -121,6 +121,21 @@ def test_devices_are_shown_as_a_table(full: Shell) -> None:
     assert "more are not offered; --why tells the reasons." in lines[-1]
 
 
+def test_a_disk_is_called_by_the_name_of_its_drive(shell: Shell) -> None:
+    sata = shell.machine.pci("0000:00:1f.2", klass="010601", driver="ahci").ata(1)
+    sata.set(model="ACME SSD 400").disk("sda", 8, 0)
+    shell.machine.mount("0:5", "/")
+    shell.config.write_text('[[rules]]\naction = "allow"\nwhere = {kind = "disk"}\n')
+
+    answer = shell("devices", "--sysfs", shell.tree)
+
+    (disk,) = (line for line in answer.out.splitlines() if line.startswith("pci-"))
+    assert disk.split(maxsplit=3) == [
+        *("pci-0000-00-1f-2-ata-1-0", "disk", "/dev/sda"),
+        "ACME SSD 400",
+    ]
+
+
 def test_devices_as_json_are_the_documented_object(full: Shell) -> None:
     answer = full("devices", "--sysfs", full.tree, "--json")
 

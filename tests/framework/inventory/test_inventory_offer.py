@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -182,6 +183,20 @@ def test_a_block_device_is_offered_only_where_a_rule_says_so() -> None:
 
     assert set(_rules_of(without).values()) == {"block-device"}
     assert _names(with_rule.devices) == ["disk-a"]
+
+
+def test_why_a_block_device_is_withheld_names_its_node_and_the_rule_that_would_offer_it() -> None:
+    disk = _device("disk-a", DeviceNode(path="/dev/sg0", major=21, minor=0), *_disk().nodes)
+    rename = Rule(action="relabel", where={"device": "disk-a"}, name="scratch")
+
+    (withheld,) = build([_listing("pci", disk)], _facts(rules=(rename,))).withheld
+    said = re.search(r'where = \{device = "(.+)"\}', withheld.reason)
+    assert said is not None
+    allow = Rule(action="allow", where={"device": said[1]})
+
+    assert withheld.subject == "scratch"
+    assert withheld.reason.startswith("/dev/sdb is a block device")
+    assert _names(build([_listing("pci", disk)], _facts(rules=(allow, rename))).devices)
 
 
 def test_no_rule_offers_a_disk_that_the_node_itself_uses() -> None:

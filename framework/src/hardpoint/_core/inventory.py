@@ -230,9 +230,9 @@ def _ruled(device: Device, facts: Facts) -> Device | Withheld:
             why = rule.reason or "the settings deny it"
             return Withheld(device.name, "denied", why, device.driver)
         if rule.action == "relabel":
-            return _block_rule(_relabelled(device, rule))
+            return _block_rule(_relabelled(device, rule), device.name)
         return device
-    return _block_rule(device)
+    return _block_rule(device, device.name)
 
 
 def _relabelled(device: Device, rule: Rule) -> Device:
@@ -241,15 +241,17 @@ def _relabelled(device: Device, rule: Rule) -> Device:
     return replace(device, name=rule.name or device.name, attributes=attributes)
 
 
-def _block_rule(device: Device) -> Device | Withheld:
-    """Withhold block devices that no rule allows."""
-    if all(node.type is not NodeType.BLOCK for node in device.nodes):
+def _block_rule(device: Device, name: str) -> Device | Withheld:
+    """Withhold block devices that no rule allows; ``name`` is what a rule knows it by."""
+    disk = next((node for node in device.nodes if node.type is NodeType.BLOCK), None)
+    if disk is None:
         return device
     return Withheld(
         device.name,
         "block-device",
-        "block devices are offered only where the settings say so, since a disk of a storage "
-        'system looks unused: add [[rules]] action = "allow" that matches it',
+        f"{disk.path} is a block device, which is offered only where the settings say so, since "
+        "the disk of a storage system may look unused: add a rule, "
+        f'[[rules]] action = "allow", where = {{device = "{name}"}}',
         device.driver,
     )
 

@@ -122,7 +122,7 @@ def _all(found: Look) -> None:
             o.device.kind,
             "yes" if o.device.shareable else "",
             " ".join(_paths(o.device)),
-            o.device.attributes.get("name", ""),
+            _hardware(o.device.attributes),
         )
         for o in found.offer.devices
     ]
@@ -130,6 +130,11 @@ def _all(found: Look) -> None:
     _faults(found)
     if found.offer.withheld:
         print(f"\n{len(found.offer.withheld)} more are not offered; --why tells the reasons.")
+
+
+def _hardware(attributes: Mapping[str, AttributeValue]) -> AttributeValue:
+    """Return what it is called: of a disk the drive, not the controller that it hangs from."""
+    return attributes.get("model") or attributes.get("name", "")
 
 
 def _paths(device: Device) -> list[str]:
