@@ -88,6 +88,19 @@ def test_names_are_printed_in_a_locale_without_utf_8(some: Shell) -> None:
         assert "nder" in answer.out
 
 
+def test_text_that_kubectl_would_read_as_a_number_is_quoted(shell: Shell) -> None:
+    card = shell.machine.pci("0000:00:05.0", device="46e4", klass="068000", driver="acme")
+    card.node("acme", "acme0", 240, 0)
+    port = shell.machine.usb("1-1", serial="y")
+    port.interface(0, driver="acme").node("acme", "acme1", 240, 1)
+
+    text = shell("slice", "--sysfs", shell.tree).out
+
+    for value in ("46e4", "068000", "y"):
+        assert f"string: '{value}'" in text
+        assert f"string: {value}\n" not in text
+
+
 @pytest.mark.parametrize("words", [("devices",), ("devices", "--json"), ("slice",), ("demo",)])
 def test_a_reader_that_leaves_is_no_error_worth_words(some: Shell, words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

@@ -61,4 +61,19 @@ async def _objects(
 def _yaml(value: Any) -> str:
     import yaml
 
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
+    class Dumper(yaml.SafeDumper):
+        """Quotes text that another reader of YAML takes for something else."""
+
+    Dumper.add_representer(str, _text)
+    return str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _text(dumper: Any, value: str) -> Any:
+    """Write text, quoted where it begins as a number or is one letter.
+
+    The library has rules of its own for what is text without quotes: the class code 068000 and the
+    product 46e4, which kubectl reads as numbers, and y, which it reads as true. Then it refuses
+    the slice.
+    """
+    style = "'" if value[:1] in set("0123456789+-.") or len(value) == 1 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
