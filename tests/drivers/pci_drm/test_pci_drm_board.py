@@ -115,7 +115,10 @@ def test_an_owner_that_its_bus_does_not_list_is_left_out(machine: FakeMachine) -
 def test_nodes_that_no_driver_answers_for_are_told(machine: FakeMachine) -> None:
     machine.platform("vgem").node("drm", "dri/card0", 226, 0)
 
-    assert look(machine.node()).rules == {"platform vgem": "no-driver"}
+    (withheld,) = look(machine.node()).withheld.values()
+
+    assert (withheld.subject, withheld.rule) == ("platform vgem", "no-driver")
+    assert "/dev/dri/card0" in withheld.reason
 
 
 def test_the_order_is_that_of_bus_and_address(machine: FakeMachine) -> None:

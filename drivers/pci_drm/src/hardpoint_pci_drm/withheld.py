@@ -70,8 +70,9 @@ def plumbing(owner: Entry) -> Withheld:
 
 def ownerless(owner: Entry) -> Withheld:
     """Say why nodes on the board are not offered that no driver answers for."""
-    reason = "it has nodes in /dev, but no kernel driver is bound to it that could answer for them"
-    return Withheld(subject(owner), "no-driver", reason)
+    paths = ", ".join(node.path for node in owner.nodes())
+    reason = f"no kernel driver is bound to it that could answer for its nodes: {paths}"
+    return Withheld(subject(owner), "no-driver", reason[:1000])
 
 
 def passthrough(owner: Entry) -> Withheld:
