@@ -1,0 +1,141 @@
+"""The real agent as a process of its own: started, killed and started again.
+
+It stands for the pod that a DaemonSet would run on a node, and reaches the API server with that
+pod's token: a service account under the role of ``deploy/rbac.yaml``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.node import Cluster
+from cluster.pods import container
+from cluster.witness import Witness
+
+ROOT = Path(__file__).parents[2]
+HOME = "hardpoint"
+"""The namespace and the service account."""
+_MORTAL = ("setpriv", "--pdeathsig", "KILL")
+"""Ends the agent with the tests, however they end."""
+
+
+class AgentProcess:
+    """``hardpoint run`` on one node. ``log`` has all its lives."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str], words: tuple[str, ...]) -> None:
+        self.log, self.environment, self._words = log, dict(environment), words
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, if it does not run; return at once."""
+        if self.running:
+            return
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_MORTAL, sys.executable, "-m", "hardpoint.cli", "run", *self._words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+            )
+
+    def kill(self) -> None:
+        """End it as the kernel's OOM killer does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as a DaemonSet does."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: int) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(how)
+            self._process.wait(20)
+
+    def says(self, *words: str) -> Any:
+        """Return what a read command answers as JSON: ``says("holds")``."""
+        done = subprocess.run(
+            [sys.executable, "-m", "hardpoint.cli", *words, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment(),
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("HARDPOINT_")}
+        return kept | {"HARDPOINT_CONFIG": os.devnull} | self.environment
+
+
+def agent_on(
+    cluster: Cluster,
+    witness: Witness,
+    node: str,
+    settings: Mapping[str, str],
+    *words: str,
+) -> AgentProcess:
+    """Return an agent for a node, not yet started."""
+    state = cluster.state / f"agent-{node}"
+    environment = {
+        "HARDPOINT_NODE_NAME": node,
+        "HARDPOINT_PATHS__STATE": str(state),
+        "HARDPOINT_KUBE__URL": cluster.server,
+        "HARDPOINT_KUBE__CA_FILE": str(cluster.authority),
+        "HARDPOINT_KUBE__TOKEN_FILE": str(_token(cluster, witness, node)),
+        **{f"HARDPOINT_PATHS__{k.upper()}": str(v) for k, v in cluster.paths(node).items()},
+    }
+    return AgentProcess(cluster.logs / f"{node}-agent.log", environment | dict(settings), words)
+
+
+def grant_role(witness: Witness, *drivers: str) -> None:
+    """Create what deploy/rbac.yaml says, for these driver names."""
+    witness.namespace(HOME)
+    text = (ROOT / "deploy/rbac.yaml").read_text()
+    assert "[hardpoint.dev, gpu.hardpoint.dev]" in text
+    names = ", ".join(("hardpoint.dev", "gpu.hardpoint.dev", *drivers))
+    witness.apply(text.replace("hardpoint.dev, gpu.hardpoint.dev", names))
+
+
+def _token(cluster: Cluster, witness: Witness, node: str) -> Path:
+    """Return a file with a token that is bound to a pod on the node, as pods' own tokens are.
+
+    The authorizer reads the node's name from it (KEP-4193), for ``associated-node:…``.
+    """
+    name = f"agent-{node}"
+    spec = {
+        "nodeName": node,
+        "hostNetwork": True,
+        "serviceAccountName": HOME,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container()],
+    }
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    made = witness.create(body, HOME)
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": made["metadata"]["uid"]}
+    request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound}}
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"} | request
+    path = f"/api/v1/namespaces/{HOME}/serviceaccounts/{HOME}/token"
+    answer = json.loads(witness.ask("POST", path, asked))
+    file = cluster.state / f"{name}.token"
+    file.write_text(answer["status"]["token"])
+    return file

@@ -1,0 +1,64 @@
+"""One cluster for the whole run, a namespace for each test. Where it cannot run, tests say why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster.node import CannotRun, Cluster, check_machine
+from cluster.programs import release
+from cluster.witness import Namespace
+from cluster.world import World
+
+HERE = Path(__file__).parent
+LOGS = HERE.parents[1] / "build/cluster-logs"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and "world" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.timeout(180, func_only=True))  # the first may wait for a build
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    try:
+        check_machine()
+    except CannotRun as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must run these: {error}")
+        pytest.skip(str(error))
+    state = Path(tempfile.mkdtemp(prefix="hpc-"))
+    try:
+        with Cluster.up(state, release(os.environ.get("KUBERNETES", ""))) as running:
+            yield running
+    finally:
+        if (state / "logs").exists():
+            shutil.rmtree(LOGS, ignore_errors=True)
+            shutil.copytree(state / "logs", LOGS)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_world(cluster: Cluster) -> Iterator[World]:
+    made = World(cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(session_world: World) -> World:
+    """The node, with all its devices there and all its programs running."""
+    session_world.whole()
+    return session_world
+
+
+@pytest.fixture
+def namespace(world: World) -> Iterator[Namespace]:
+    with world.namespace() as made:
+        yield made

@@ -1,0 +1,24 @@
+"""Waiting for what a cluster brings about by and by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 60.0
+_T = TypeVar("_T")
+
+
+class Never(AssertionError):
+    """What was waited for did not come about; says what was seen last."""
+
+
+def until(what: str, look: Callable[[], _T], patience: float = PATIENCE) -> _T:
+    """Look until the answer is true and return it. Raises ``Never``."""
+    end = time.monotonic() + patience
+    while not (seen := look()):
+        if time.monotonic() > end:
+            raise Never(f"{what}: not within {patience:.0f} s; last seen: {seen!r}")
+        time.sleep(0.05)
+    return seen

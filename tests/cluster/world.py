@@ -1,0 +1,110 @@
+"""What tests share: one cluster, the seed's machine, and the agent on it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from cluster import pods
+from cluster.agent import AgentProcess, agent_on, grant_role
+from cluster.machine import Machine
+from cluster.node import Cluster
+from cluster.waiting import until
+from cluster.witness import Namespace, Witness
+
+LIKEN = "liken.sh"
+FIRST, SECOND = "pci-0000-00-02-0", "pci-0000-03-00-0"
+ADAPTER = "usb-1-8-1-0"
+WHOLE = {FIRST, f"{FIRST}-display", f"{FIRST}-i2c-dev", SECOND, f"{SECOND}-display", ADAPTER}
+"""Every device of the machine."""
+CLASSES = {
+    "gpu-render": "has(device.attributes['liken.sh'].renderNode)",
+    "gpu-display": "has(device.attributes['liken.sh'].displayNode)",
+    "zigbee-adapter": "device.attributes['liken.sh'].vendor == '10c4'",
+}
+
+
+class World:
+    """The cluster with its node ``n0``, the machine below it and the agent there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.witness = Witness(cluster.kubeconfig)
+        self.machine = Machine(cluster.state / "machine")
+        grant_role(self.witness, LIKEN)
+        settings = self.machine.environment() | {"HARDPOINT_DOMAIN": LIKEN}
+        self.agent = agent_on(cluster, self.witness, "n0", settings)
+        self._names = itertools.count(1)
+        self._boots = itertools.count(1)
+
+    def close(self) -> None:
+        self.agent.stop()
+        self.witness.close()
+
+    def whole(self) -> None:
+        """Make everything be there and run, whatever the test before did to it."""
+        down = [name for name, pid in self.cluster.parts().items() if not pid]
+        for part in down:
+            self.cluster.start(part)
+        if down:
+            until("the API server is back", self._server_is_ready)
+        self.machine.whole()
+        self.agent.start()
+        self.until_published(WHOLE)
+        self.until_registered()
+        for name, condition in CLASSES.items():
+            if self.witness.get("DeviceClass", name) is None:
+                whole = f"device.driver == 'liken.sh' && {condition}"
+                self.witness.create(pods.device_class(name, whole))
+
+    def _server_is_ready(self) -> bool:
+        try:
+            return self.witness.ask("GET", "/readyz") == "ok"
+        except Exception:  # noqa: BLE001 - every way of not answering
+            return False
+
+    @contextmanager
+    def namespace(self, name: str = "") -> Iterator[Namespace]:
+        """Give a namespace to a test, and take everything in it away after."""
+        made = self.witness.namespace(name or f"test-{next(self._names)}")
+        yield made
+        made.clear()
+
+    def reboot(self) -> None:
+        """Reboot the node: the agent and all containers end, /run is lost, the kernel is new."""
+        self.agent.kill()
+        self.machine.boot(next(self._boots))
+        self.cluster.reboot("n0")
+
+    # -- what is seen -----------------------------------------------------------------------------
+
+    def published(self) -> Mapping[str, object]:
+        return self.witness.devices(LIKEN)
+
+    def until_published(self, names: set[str]) -> None:
+        until(f"exactly {sorted(names)} published", lambda: set(self.published()) == names)
+
+    def until_tainted(self, device: str, *, tainted: bool = True) -> None:
+        def look() -> bool:
+            return bool(self.witness.devices(LIKEN).get(device, {}).get("taints")) is tainted
+
+        until(f"{device} tainted={tainted}", look)
+
+    def until_registered(self, agent: AgentProcess | None = None) -> None:
+        """Wait until the kubelet has the driver connected and calls it."""
+        running = agent or self.agent
+
+        def look() -> bool:
+            said = running.says("status")
+            return bool(said)
+
+        until("registered", look)
+
+    def cdi_files(self) -> list[str]:
+        directory = self.cluster.paths()["cdi"]
+        return sorted(path.name for path in directory.iterdir() if path.suffix == ".json")
+
+    def holds(self) -> dict[str, str]:
+        """Return which devices are held and in which state."""
+        return {one["device"]: one["state"] for one in self.agent.says("holds")["holds"]}
