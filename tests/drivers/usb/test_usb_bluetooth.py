@@ -35,7 +35,7 @@ def test_a_controller_with_two_interfaces_is_one_device(machine: FakeMachine, lo
     seen = look()
 
     assert seen.names == ["usb-1-6-1-0"]
-    assert seen.withheld == {}
+    assert seen.rules() == {"1-6:1.1": "second-half"}
     device = seen.devices["usb-1-6-1-0"]
     assert device.kind == "bluetooth.adapter"
     assert device.attributes["driver"] == "btusb"
@@ -65,6 +65,18 @@ def test_its_stack_can_make_input_devices_before_they_exist(
     assert all((n.mode, n.absent_ok, n.shared) == (0o600, True, True) for n in events)
     assert all(n.shared for n in device.nodes[1:]), "two adapters may be held by two claims"
     assert "inputNode" not in device.attributes
+
+
+def test_an_adapter_whose_node_is_gone_says_that_there_is_nothing_to_hand_over(
+    machine: FakeMachine, look: Look
+) -> None:
+    adapter = _adapter(machine)
+    (adapter.path / "dev").unlink()
+
+    seen = look()
+
+    assert seen.names == []
+    assert seen.rules() == {"1-6:1.0": "no-node", "1-6:1.1": "second-half"}
 
 
 def test_without_uinput_there_are_no_event_nodes(machine: FakeMachine, look: Look) -> None:
@@ -136,6 +148,10 @@ def test_an_adapter_on_one_chip_with_a_network_card_cannot_be_reset(
     with_uhid = look()
 
     assert bare.names == []
-    assert bare.rules() == {"1-6:1.0": "no-node", "1-6:1.2": "no-node"}
+    assert bare.rules() == {
+        "1-6:1.0": "no-node",
+        "1-6:1.1": "second-half",
+        "1-6:1.2": "no-node",
+    }
     assert "uhid" in bare.withheld["1-6:1.0"].reason
     assert _paths(with_uhid.devices["usb-1-6-1-0"]) == ["/dev/uhid"]

@@ -293,19 +293,35 @@ def test_a_network_card_has_nothing_to_hand_over(machine: FakeMachine, look: Loo
     seen = look()
 
     assert seen.names == []
-    assert seen.rules() == {"1-10:1.0": "no-node"}, "one function, one reason"
+    assert seen.rules() == {"1-10:1.0": "no-node", "1-10:1.1": "second-half"}
     assert "cdc_ether" in seen.withheld["1-10:1.0"].reason
 
 
-def test_the_second_half_of_a_function_is_not_spoken_of(machine: FakeMachine, look: Look) -> None:
+def test_the_second_half_of_a_function_says_where_the_first_is(
+    machine: FakeMachine, look: Look
+) -> None:
     modem = machine.usb("1-1")
-    modem.interface(0, klass="02", driver="cdc_acm").node("tty", "ttyACM0", 166, 0)
-    modem.interface(1, klass="0a", driver="cdc_acm")
+    for number in (0, 2):
+        control = modem.interface(number, klass="02", driver="cdc_acm")
+        control.node("tty", f"ttyACM{number}", 166, number)
+        modem.interface(number + 1, klass="0a", driver="cdc_acm")
 
     seen = look()
 
-    assert seen.names == ["usb-1-1-1-0"]
-    assert seen.withheld == {}
+    assert seen.names == ["usb-1-1-1-0", "usb-1-1-1-2"]
+    assert seen.rules() == {"1-1:1.1": "second-half", "1-1:1.3": "second-half"}
+    assert "1-1:1.0," in seen.withheld["1-1:1.1"].reason
+    assert "1-1:1.2," in seen.withheld["1-1:1.3"].reason
+
+
+def test_a_first_half_without_nodes_belongs_to_the_one_that_has_them(
+    machine: FakeMachine, look: Look
+) -> None:
+    modem = machine.usb("1-1")
+    modem.interface(0, driver="acme")
+    modem.interface(1, driver="acme").node("acme", "acme0", 240, 0)
+
+    assert look().rules() == {"1-1:1.0": "second-half"}
 
 
 def test_an_undriven_interface_beside_a_driven_one_says_how_to_find_its_module(
@@ -321,7 +337,39 @@ def test_an_undriven_interface_beside_a_driven_one_says_how_to_find_its_module(
     withheld = seen.withheld["3-3:1.1"]
     assert withheld.rule == "undriven"
     assert "modprobe -R 'usb:v1050p0407d0600dc00dsc00dp00ic0Bisc00ip00in01'" in withheld.reason
-    assert "usbfs" in withheld.reason
+
+
+def _beside(machine: FakeMachine, *others: str) -> None:
+    """Put an undriven interface beside one of a serial line and those of other drivers."""
+    device = machine.usb("1-1")
+    device.interface(0, driver="cdc_acm").node("tty", "ttyACM0", 166, 0)
+    device.interface(1)
+    for number, driver in enumerate(others, 2):
+        other = device.interface(number, driver=driver)
+        if driver == "usbhid":
+            other.node("hidraw", "hidraw0", 240, 0)
+        else:
+            other.child("net/eth1", klass="net")
+
+
+@pytest.mark.parametrize(
+    ("others", "way"),
+    [
+        ((), "A claim on usb-1-1-1-0 has usbfs, which reaches it"),
+        (("usbhid",), "A claim on usb-1-1-1-0 may ask for usbfs, which reaches it"),
+        (("cdc_ether",), ""),
+    ],
+    ids=["alone", "beside another device", "beside a network interface"],
+)
+def test_an_undriven_interface_says_which_claim_reaches_it_if_one_may(
+    machine: FakeMachine, look: Look, others: tuple[str, ...], way: str
+) -> None:
+    _beside(machine, *others)
+
+    reason = look().withheld["1-1:1.1"].reason
+
+    assert way in reason
+    assert ("usbfs" in reason) is bool(way)
 
 
 def test_a_modalias_that_no_kernel_writes_is_not_repeated(machine: FakeMachine, look: Look) -> None:

@@ -101,6 +101,7 @@ def test_desktop(recorded: Recorded) -> None:
         "1-4.1": "hub",
         "1-10:1.0": "undriven",
         "1-10:1.1": "no-node",
+        "1-6:1.1": "second-half",
     }
     serials = {n: d.attributes.get("serial") for n, d in seen.devices.items()}
     assert serials["usb-1-4-1-2-1-0"] == "FTNEST01"
@@ -145,7 +146,11 @@ def test_usbzoo(recorded: Recorded) -> None:
     driven = {n: nodes for n, nodes in _delivered(seen).items() if n not in whole}
     assert driven == _expected(ZOO)
     assert whole <= seen.devices.keys()
-    assert seen.rules() == {"3-3:1.2": "undriven", "5-2:1.2": "undriven"}
+    assert seen.rules() == {
+        "3-3:1.2": "undriven",  # CCID of a security key
+        "5-2:1.2": "undriven",  # a debugger's bulk pipe
+        **dict.fromkeys(("3-2:1.1", "5-2:1.1", "11-3:1.1"), "second-half"),
+    }
     unsure = {"usb-3-1-1-0", "usb-5-1-1-0"}  # CP2102 twins, both 0001
     numbered = {n for n, d in seen.devices.items() if "serial" in d.attributes}
     unique = {n for n, d in seen.devices.items() if "serialUnique" in d.attributes}
@@ -165,7 +170,8 @@ def test_gadget(recorded: Recorded) -> None:
     seen = see(recorded("gadget"))
 
     assert _delivered(seen) == _expected(GADGET)
-    assert seen.rules() == {"14-1:1.1": "no-node"}
+    halves = "3-1:1.1 4-1:1.1 5-1:1.1 6-1:1.1 7-1:1.1 8-1:1.1 9-1:1.1 13-1:1.1 14-1:1.2"
+    assert seen.rules() == {"14-1:1.1": "no-node", **dict.fromkeys(halves.split(), "second-half")}
     twins = (seen.devices["usb-4-1-1-0"].attributes, seen.devices["usb-5-1-1-0"].attributes)
     assert [t["serial"] for t in twins] == ["SAME", "SAME"]
     assert not any({"serialUnique", "byId"} & t.keys() for t in twins)

@@ -78,7 +78,7 @@ def test_before_its_line_is_attached_there_is_nothing(machine: FakeMachine, look
     seen = look(serio=[PULSE8])
 
     assert seen.names == []
-    assert seen.rules() == {"2-1:1.0": "not-attached"}
+    assert seen.rules() == {"2-1:1.0": "not-attached", "2-1:1.1": "second-half"}
     assert "hardpoint-serio" in seen.withheld["2-1:1.0"].reason
 
 
@@ -86,7 +86,8 @@ def test_half_an_attached_adapter_is_not_yet_one(machine: FakeMachine, look: Loo
     _, line = _adapter(machine)
     line.child("tty/ttyACM0/serio0", bus="serio").node("input", "input/event7", 13, 71)
 
-    assert look(serio=[PULSE8]).rules() == {"2-1:1.0": "not-attached"}
+    seen = look(serio=[PULSE8])
+    assert seen.rules() == {"2-1:1.0": "not-attached", "2-1:1.1": "second-half"}
 
 
 def test_before_its_module_is_loaded_it_is_not_offered_whole(

@@ -134,27 +134,32 @@ def _by_interface(scan: Scan, port: Port) -> Iterator[Listed]:
             yield withheld.in_use(item.interfaces[0], reason)
         else:
             drafts.append(fit)
+    reach = ""
     for draft in drafts:
         usbfs = _usbfs(scan, port, draft, len(drafts), kept_by_machine)
         device = _device(scan, port, draft, usbfs)
         bare = not device.nodes and usbfs.when is When.NEVER
         yield withheld.nothing_left(draft.interfaces[0], usbfs.why) if bare else device
+        reach = reach or usbfs.reach(device.name)
+    for one in port.interfaces:
+        if not one.driven and one.address not in scan.held(port):
+            yield withheld.undriven(one, reach)
 
 
 def _drafts(scan: Scan, port: Port) -> Iterator[Draft | Withheld]:
     line = serio.matches(scan.settings.serio, port)
     radios = tuple(one for one in port.interfaces if one.driver == BTUSB)
-    if radios and port.usbfs is not None:
-        yield _adapter(scan, port, radios)
+    if radios:
+        bare = port.usbfs is None
+        yield withheld.no_node(radios[0]) if bare else _adapter(scan, port, radios)
     for one in port.interfaces:
         if one in radios:
-            continue
-        if line and serio.has_line(one):
+            if one is not radios[0]:
+                yield withheld.second_half(one, radios[0])
+        elif line and serio.has_line(one):
             yield from _attached(one)
-        else:
-            item = _interface(scan, port, one)
-            if item is not None:
-                yield item
+        elif one.driven or one.address in scan.held(port):
+            yield _interface(scan, port, one)
 
 
 def _adapter(scan: Scan, port: Port, radios: tuple[Interface, ...]) -> Draft:
@@ -173,26 +178,32 @@ def _attached(one: Interface) -> Iterator[Draft | Withheld]:
         yield withheld.not_attached(one)
 
 
-def _interface(scan: Scan, port: Port, one: Interface) -> Draft | Withheld | None:
-    """Return a device for an interface, why not, or None where nobody would ask.
+def _interface(scan: Scan, port: Port, one: Interface) -> Draft | Withheld:
+    """Return a device for an interface, or why not.
 
     One that a claim holds stays while it is there, whatever its holder did to the driver.
     """
     held = scan.held(port).get(one.address)
-    if held is None and not one.driven:
-        return withheld.undriven(port, one)
     if held is None and not one.nodes:
-        return None if _is_half(port, one) else withheld.no_node(one)
+        first = _first_half(port, one)
+        return withheld.second_half(one, first) if first else withheld.no_node(one)
     return Draft(device_name(one.address), (one,), one.nodes, held.kind if held else KIND)
 
 
-def _is_half(port: Port, one: Interface) -> bool:
-    """Say whether another interface speaks for the whole function.
+def _first_half(port: Port, one: Interface) -> Interface | None:
+    """Return the interface that speaks for the whole function; None for one that does itself.
 
     That one has the driver's nodes (CDC data, UVC streaming belong to it), or has been reported.
+    Of several functions with one driver the nearest before it is taken.
     """
     same = (o for o in port.interfaces if o.driver == one.driver and o is not one)
-    return any(other.nodes or other.number < one.number for other in same)
+    able = [other for other in same if other.nodes or other.number < one.number]
+
+    def distance(other: Interface) -> tuple[bool, bool, int]:
+        after = other.number > one.number
+        return not other.nodes, after, abs(other.number - one.number)
+
+    return min(able, key=distance, default=None)
 
 
 def _without_kept(scan: Scan, draft: Draft) -> tuple[Draft | None, str]:

@@ -42,6 +42,13 @@ class Usbfs:
         given = self.node is not None and self.when in (When.ALWAYS, When.DEFAULT)
         return (self.node,) if self.node is not None and given else ()
 
+    def reach(self, device: str) -> str:
+        """Return a sentence: how a claim on a device reaches its other interfaces; or ``""``."""
+        if self.node is None or self.when is When.NEVER:
+            return ""
+        has = "may ask for" if self.when is When.REQUEST else "has"
+        return f". A claim on {device} {has} usbfs, which reaches it"
+
     def origin(self) -> dict[str, str]:
         """Return it as unpublished facts of a device, for ``requested``."""
         facts = {"usbfsWhen": self.when.value, "usbfsWhy": self.why}

@@ -48,8 +48,8 @@ def other_model(port: Port, held: str) -> Withheld:
     )
 
 
-def undriven(port: Port, one: Interface) -> Withheld:
-    """An interface that no kernel driver has, beside one that has one."""
+def undriven(one: Interface, reach: str) -> Withheld:
+    """An interface that no kernel driver has; ``reach`` says who can reach it all the same."""
     if not one.authorized:
         return unauthorized(one.address, "interface")
     if one.driver == USBFS:
@@ -57,12 +57,16 @@ def undriven(port: Port, one: Interface) -> Withheld:
     if one.driver:
         return Withheld(one.address, "plumbing", f"the {one.driver} driver only serves the bus")
     hint = f"; modprobe -R '{one.modalias}' names modules" if _ALIAS.fullmatch(one.modalias) else ""
-    reach = (
-        ". A claim on another interface of the device may ask for usbfs to reach it"
-        if any(other.driven and other.nodes for other in port.interfaces)
-        else ""
-    )
     return Withheld(one.address, "undriven", f"no kernel driver is bound{hint}{reach}")
+
+
+def second_half(one: Interface, first: Interface) -> Withheld:
+    """An interface that its driver uses for what another one stands for."""
+    return Withheld(
+        one.address,
+        "second-half",
+        f"its driver {one.driver} uses it together with {first.address}, which stands for both",
+    )
 
 
 def no_node(one: Interface) -> Withheld:
