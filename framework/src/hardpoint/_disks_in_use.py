@@ -140,6 +140,7 @@ class DisksInUse:
     def _look(self) -> None:
         for path in sorted(self._blocks.paths):
             self._use(path, self._stood_on(path))
+            self._use(path, self._signed(path), "may be in use")
         mounts = mounts_of(self._node)
         self._unknown = mounts.unknown
         listed = set(self._spanning())
@@ -151,11 +152,11 @@ class DisksInUse:
             self._use(self._blocks.find(source), "a loop device reads it")
         self._zfs()
 
-    def _use(self, path: str | None, reason: str) -> None:
+    def _use(self, path: str | None, reason: str, surely: str = "is in use") -> None:
         """Note a use of a disk or partition; the first one found is the one that is told."""
         if path and reason:
             whole = self._blocks.whole(path)
-            self._uses.setdefault(whole, f"/dev/{_devname(path)} is in use: {reason}")
+            self._uses.setdefault(whole, f"/dev/{_devname(path)} {surely}: {reason}")
 
     def _must_find(self, source: str, reason: str) -> None:
         path = self._blocks.find(source)
@@ -164,15 +165,17 @@ class DisksInUse:
         self._use(path, reason)
 
     def _stood_on(self, path: str) -> str:
-        """Say what stands on a block device, or whose member its signature makes it."""
+        """Say what stands on a block device."""
         try:
             holders = os.listdir(f"{path}/holders")
         except FileNotFoundError:
             holders = []
         except OSError as error:
             return f"what stands on it cannot be read ({said(error)})"
-        if holders:
-            return f"{clean(os.fsencode(min(holders)))} stands on it"
+        return f"{clean(os.fsencode(min(holders)))} stands on it" if holders else ""
+
+    def _signed(self, path: str) -> str:
+        """Say whose member the signature of a block device makes it."""
         kind, usage = self._blocks.signature(path)
         if usage in STORAGE_USAGE or kind in STORAGE:
             what = kind or "a storage system"

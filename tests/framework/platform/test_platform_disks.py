@@ -62,8 +62,8 @@ def test_each_disk_in_use_of_the_recorded_machine_is_kept_and_the_free_ones_are_
     assert kept["/dev/sdd"] == "/dev/sdd is in use: md0 stands on it"
     assert kept["/dev/sdf"] == "/dev/sdf is in use: dm-0 stands on it"
     assert kept["/dev/sdg"] == (
-        "/dev/sdg is in use: it carries a signature of LVM2_member, which wipefs removes if nobody "
-        "needs it"
+        "/dev/sdg may be in use: it carries a signature of LVM2_member, which wipefs removes if "
+        "nobody needs it"
     )
 
 
