@@ -105,6 +105,8 @@ def attribute_name(name: str, dra_driver: str = "") -> str:
     ``numa-1`` becomes ``numa_1``: the API wants C identifiers (dra-driver-cpu pull request 217).
     Raises ``BadValue`` where it cannot be mended.
     """
+    if not isinstance(name, str):
+        raise BadValue("attribute name", type(name).__name__, "text")
     domain, slash, identifier = name.rpartition("/")
     identifier = re.sub(r"[^A-Za-z0-9_]", "_", identifier)[:LONGEST_ID]
     if identifier[:1].isdigit():
@@ -129,7 +131,7 @@ def attribute_value(name: str, value: object) -> AttributeValue | None:
         if not -(2**63) <= value < 2**63:
             raise BadValue(f"attribute {name}", value, "a signed 64-bit integer")
         return int(value)
-    if isinstance(value, Version):
+    if isinstance(value, Version) and isinstance(value.text, str):
         return semver(value.text) or attribute_value(name, value.text)
     if isinstance(value, str):
         return text(value) or None
@@ -152,7 +154,7 @@ def semver(value: str) -> Version | None:
     None where there is none in it, or it is longer than the API takes.
     """
     loose = _LOOSE.fullmatch(value.strip())
-    if loose is None:
+    if loose is None or len(value) > 4 * LONGEST_STRING:
         return None
     major, minor, patch, rest = loose.groups()
     strict = f"{int(major)}.{int(minor or 0)}.{int(patch or 0)}{rest or ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,69 @@ def test_a_wrapper_is_refused_since_plugins_do_not_wrap_each_other() -> None:
             return (yield)
 
     assert "wrapper" in _start(Wraps).reason
+
+
+@pytest.mark.parametrize(
+    "source", ["raise SystemExit(1)", "raise KeyboardInterrupt", "assert False, 'no'"]
+)
+def test_an_import_that_would_end_the_program_refuses_its_plugin_alone(
+    install: Any, source: str
+) -> None:
+    install("acme-exits", "exits", source=f"{source}\n")
+    install("acme-fine", "fine")
+
+    found = _drivers()
+
+    assert found["exits"].state == "refused"
+    assert found["exits"].reason.startswith("importing acme_exits:Good raised ")
+    assert found["fine"].loaded is not None
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_constructor_that_would_end_the_program_refuses_its_plugin_alone(
+    error: type[BaseException],
+) -> None:
+    class Exits(_Base):
+        def __init__(self, node: Any, settings: Any) -> None:
+            raise error
+
+    assert _start(Exits).reason == f"its constructor raised {error.__name__}"
+
+
+def test_a_constructor_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hardpoint._core.discovery.START_BUDGET", 0.05)
+    over = threading.Event()
+
+    class Hangs(_Base):
+        def __init__(self, node: Any, settings: Any) -> None:
+            over.wait()
+
+    reason = _start(Hangs).reason
+    over.set()
+
+    assert reason == "its constructor raised TimeoutError: it has not returned within 0.05 s"
+
+
+def test_an_attribute_that_has_every_attribute_is_no_hook() -> None:
+    class Proxy:
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self) -> None: ...
+
+    class Holds(_Base):
+        def __init__(self, node: Any, settings: Any) -> None:
+            self.bus = Proxy()
+
+        @hookimpl
+        def publish_devices(self) -> list[Any]:
+            return []
+
+    assert _start(Holds).state == "running"
+
+
+def test_parameters_that_are_no_model_refuse_their_driver_before_any_claim() -> None:
+    class Loose(_Base):
+        Parameters = dict
+
+    assert "no subclass of hardpoint.Parameters" in _start(Loose).reason

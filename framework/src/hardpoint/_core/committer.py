@@ -7,6 +7,7 @@ costs only itself. Where the transaction itself fails, each is tried alone.
 
 from __future__ import annotations
 
+import logging
 import queue
 import sqlite3
 import threading
@@ -19,6 +20,8 @@ import anyio.lowlevel
 from hardpoint.errors import LedgerError, LedgerUnwritable
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("hardpoint.ledger")
 
 _TOGETHER = 256
 _IDLE = 2.0
@@ -143,7 +146,7 @@ class Committer:
     def _commit(self, batch: list[_Job[Any]]) -> None:
         try:
             self._together(batch)
-        except (sqlite3.Error, LedgerError) as error:
+        except Exception as error:  # noqa: BLE001 - a thread that ended would answer nobody
             self._heal()
             if len(batch) > 1:
                 for job in batch:
@@ -185,5 +188,6 @@ class Committer:
     def _after(self) -> None:
         try:
             self._committed()
-        except (sqlite3.Error, LedgerError):
+        except Exception as error:  # noqa: BLE001
+            _log.debug("the ledger was not read again why=%s", type(error).__name__)
             return  # what is shown is older than what is true; the next commit shows it

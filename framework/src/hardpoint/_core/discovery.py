@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from packaging.requirements import InvalidRequirement, Requirement
 from stevedore import NamedExtensionManager
+from stevedore.extension import Extension
 
 import hardpoint
 from hardpoint import hookspecs
+from hardpoint._core.calling import Escaped, limited, said
 from hardpoint.contract import PROJECT
 from hardpoint.errors import PluginRefused
 from hardpoint.node import Node
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _log = logging.getLogger("hardpoint.plugins")
+
+START_BUDGET = 10.0
+"""Seconds that a plugin may take to be imported, and again to be made."""
 
 ROLES = ("driver", "policy", "frontend")
 _GROUPS = {
@@ -104,15 +109,16 @@ class Plugins:
         """Make the plugin's object and register it, or refuse it."""
         try:
             settings = validated(plugin, section)
-            plugin.instance = plugin.loaded(node, settings)
+            plugin.instance = limited(lambda: plugin.loaded(node, settings), START_BUDGET)
             check_hooks(plugin)
+            check_parameters(plugin)
             self.manager.register(plugin.instance, plugin.id)
         except PluginRefused as refused:
             plugin.refuse(refused.reason)
         except pluggy.PluginValidationError as error:
-            plugin.refuse(_first_line(error))
+            plugin.refuse(said(error))
         except Exception as error:  # noqa: BLE001 - a stranger's constructor may raise anything
-            plugin.refuse(f"its constructor raised {type(error).__name__}: {_first_line(error)}")
+            plugin.refuse(f"its constructor raised {said(error)}")
         else:
             plugin.state = "running"
 
@@ -185,6 +191,16 @@ class _Live(NamedExtensionManager[Any]):
     def list_entry_points(self) -> list[metadata.EntryPoint]:
         return sorted(metadata.entry_points(group=self.namespace), key=lambda point: point.name)
 
+    def _load_one_plugin(
+        self, ep: metadata.EntryPoint, *invoke: Any, **more: Any
+    ) -> Extension[Any] | None:
+        """Import one; stevedore lets through what ends a program, and ``AssertionError``."""
+        try:
+            load = super()._load_one_plugin
+            return limited(lambda: load(ep, *invoke, **more), START_BUDGET)
+        except AssertionError as error:
+            raise Escaped from error
+
 
 def _load(plugins: list[Plugin]) -> None:
     """Import the classes; what fails to import is refused and the rest go on."""
@@ -193,9 +209,7 @@ def _load(plugins: list[Plugin]) -> None:
     by_name = {plugin.name: plugin for plugin in plugins}
 
     def failed(manager: object, point: metadata.EntryPoint, error: BaseException) -> None:
-        by_name[point.name].refuse(
-            f"importing {point.value} raised {type(error).__name__}: {_first_line(error)}"
-        )
+        by_name[point.name].refuse(f"importing {point.value} raised {said(error)}")
 
     manager = _Live(
         namespace=_GROUPS[plugins[0].role],
@@ -237,8 +251,8 @@ def check_hooks(plugin: Plugin) -> None:
     known = set(hookspecs.__all__)
     for name, method in inspect.getmembers(plugin.instance, callable):
         options = getattr(method, f"{PROJECT}_impl", None)
-        if options is None:
-            continue
+        if not inspect.isroutine(method) or not isinstance(options, dict):
+            continue  # a proxy, say, that has every attribute it is asked for
         hook = options.get("specname") or name
         if hook not in known:
             near = get_close_matches(hook, known, 1)
@@ -253,6 +267,12 @@ def check_hooks(plugin: Plugin) -> None:
                 raise PluginRefused(plugin.id, f"{hook} has no argument {argument}; it has {has}")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+def check_parameters(plugin: Plugin) -> None:
+    """Refuse a driver whose ``Parameters`` are no model of ours: every claim looks at the kinds."""
+    model = plugin.parameters_model
+    if model is None:
+        return
+    from hardpoint.parameters import Parameters
+
+    if not (isinstance(model, type) and issubclass(model, Parameters)):
+        raise PluginRefused(plugin.id, "its Parameters are no subclass of hardpoint.Parameters")

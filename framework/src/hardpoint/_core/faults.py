@@ -41,6 +41,7 @@ class FaultBoard:
 
     def record(self, source: str, message: str, cost: str = "") -> None:
         """Put a fault on the board, or count it again."""
+        source, message = str(source), str(message)
         now, known = self._clock(), self._entries.get(source)
         if known is None or known.message != message:
             _log.warning("fault source=%r cost=%r what=%r", source, cost, message)

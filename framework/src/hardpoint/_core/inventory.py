@@ -39,6 +39,8 @@ STALE = Taint("stale")
 ABSENT = Taint("absent")
 UNHEALTHY = Taint("unhealthy")
 RIVAL = Taint("in-use")
+BAD_DEVICE = "bad-device"
+"""The rule of a device that is not as the contract says."""
 QUARANTINED = "quarantined"
 """The rule of a device that is withheld for its last holder's sake."""
 
@@ -121,9 +123,9 @@ class Judged:
 
     listing: Listing
     domain: Domain
-    devices: tuple[tuple[Device, float | None], ...]
-    withheld: tuple[Withheld, ...]
-    problems: tuple[tuple[str, str, BadValue], ...]
+    devices: tuple[tuple[Device, float | None], ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    problems: tuple[tuple[str, str, BadValue], ...] = ()
 
 
 def judge(listing: Listing, facts: Facts) -> Judged:
@@ -182,7 +184,7 @@ def _judge(
     try:
         fit, mended = publishable(device, domain.dra_driver)
     except BadValue as bad:
-        return Withheld(device.name or "?", "bad-device", str(bad), device.driver)
+        return Withheld(device.name or "?", BAD_DEVICE, str(bad), device.driver)
     problems += [(device.driver, fit.name, problem) for problem in mended]
     held = [hold.device for hold in facts.holds if _holds(hold, fit, domain)]
     kept, reasons = _without_kept_nodes(fit, facts.node_reason, held)
@@ -370,6 +372,7 @@ def difference(old: Offer, new: Offer) -> Iterator[tuple[str, str]]:
 
 __all__ = [
     "ABSENT",
+    "BAD_DEVICE",
     "QUARANTINED",
     "Built",
     "Facts",

@@ -216,7 +216,7 @@ class Ledger:
         """Count a failure of a hold's driver; return how many there were."""
 
         def work(db: sqlite3.Connection) -> int:
-            self._set(db, record, tries=record.tries + 1, why=why[:500])
+            self._set(db, record, tries=record.tries + 1, why=_short(why))
             return record.tries + 1
 
         return await self._committer.run(work)
@@ -232,7 +232,7 @@ class Ledger:
                 record.claim.uid if has_rival(db, record.id) else f"{record.claim.uid}/{record.id}"
             )
             parts = give_back_parts(db, record.id)
-            self._set(db, record, state=state, retired=1, owner=owner, why=why[:500], tries=0)
+            self._set(db, record, state=state, retired=1, owner=owner, why=_short(why), tries=0)
             take_parts(db, record.id, owner, record.device.name, parts)
 
         await self._committer.run(work)
@@ -330,6 +330,10 @@ class Ledger:
         )
         if changed.rowcount != 1:
             raise LedgerUnwritable(str(self.path), f"the hold of {record.holder} has ended")
+
+
+def _short(why: str) -> str:
+    return why[:500].encode("utf-8", "replace").decode()
 
 
 def read_records(directory: Path) -> tuple[Record, ...]:

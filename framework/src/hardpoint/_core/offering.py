@@ -14,8 +14,10 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 
+from hardpoint._core.calling import said
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import (
+    BAD_DEVICE,
     STALE_AFTER,
     Built,
     Facts,
@@ -37,6 +39,7 @@ FIRST = 1.0
 """Seconds that a hung driver may delay the others' first publish."""
 CHECK_EVERY = 60.0
 _CHECKS_AT_ONCE = 4
+_AGAIN = 5.0
 
 
 class Offering:
@@ -61,6 +64,7 @@ class Offering:
         self.offer = Offer(generation=0, complete=False)
         self.health: dict[str, Health] = {}
         self._judged: dict[str, tuple[Judged, frozenset[str]]] = {}
+        self._said: dict[str, str] = {}
         self._vetoes: dict[str, dict[str, str]] = {}
         self._first_second_over = False
         self._timed_for: float | None = None
@@ -95,7 +99,7 @@ class Offering:
             while True:
                 await self._dirty.wait()
                 self._dirty = anyio.Event()
-                old, self.offer = self.offer, await self._next()
+                old, self.offer = self.offer, await self._next_or_last()
                 if self.offer is old:
                     continue
                 self._announce()
@@ -114,6 +118,19 @@ class Offering:
 
     # -- making it --------------------------------------------------------------------------------
 
+    async def _next_or_last(self) -> Offer:
+        """Make the offer; the last one stands where that fails, rather than none for any driver."""
+        try:
+            offer = await self._next()
+        except Exception as error:  # noqa: BLE001 - it would end the agent
+            _log.exception("the offer could not be made")
+            cost = "what was offered last stands; it is tried again"
+            self._board.record("agent offer", said(error), cost=cost)
+            self._relay.later(_AGAIN, self.touch)
+            return self.offer
+        self._board.clear("agent offer")
+        return offer
+
     async def _next(self) -> Offer:
         now = self._clock()
         facts = replace(await self._facts(), health=dict(self.health), now=now)
@@ -130,16 +147,35 @@ class Offering:
         held = frozenset(h.device.name for h in facts.holds if h.device.driver == listing.driver)
         known = self._judged.get(listing.driver)
         if known is None or known[0].listing is not listing or known[1] != held:
-            judged = await anyio.to_thread.run_sync(judge, listing, facts)
+            judged = await self._judge(listing, facts)
             known = self._judged[listing.driver] = (judged, held)
         return known[0]
 
+    async def _judge(self, listing: Listing, facts: Facts) -> Judged:
+        """Judge a listing; one that cannot be judged costs only its own driver's devices."""
+        source = f"driver/{listing.driver} listing"
+        try:
+            judged = await anyio.to_thread.run_sync(judge, listing, facts)
+        except Exception as error:  # noqa: BLE001 - a stranger's devices
+            _log.exception("a listing could not be judged driver=%s", listing.driver)
+            self._board.record(source, said(error), cost="what it listed before stands")
+            known = self._judged.get(listing.driver)
+            return known[0] if known else Judged(listing, facts.domain_of(listing.driver))
+        self._board.clear(source)
+        return judged
+
     def _say_problems(self, built: Built) -> None:
-        standing = {f"driver/{d} {device}: {p.field}": p for d, device, p in built.problems}
+        """Put on the board what is wrong with what drivers list, and take off what is mended."""
+        standing = {f"driver/{d} {device}: {p.field}": str(p) for d, device, p in built.problems}
+        for bad in built.withheld:
+            if bad.rule == BAD_DEVICE:
+                standing[f"driver/{bad.driver} {bad.subject}"] = bad.reason
+        for source in self._said.keys() - standing.keys():
+            self._board.clear(source)
         for source, problem in standing.items():
-            known = any(e.source == source for e in self._board.entries)
-            if not known:
-                self._board.record(source, str(problem), cost="left out of what is published")
+            if self._said.get(source) != problem:
+                self._board.record(source, problem, cost="left out of what is published")
+        self._said = standing
 
     def _later(self, stale_since: float | None, now: float) -> None:
         """Look again when the oldest unread device becomes stale."""

@@ -21,33 +21,33 @@ from anyio.abc import TaskGroup
 from pluggy import HookImpl
 
 from hardpoint import hookspecs
+from hardpoint._core.calling import (
+    Escaped,
+    checked,
+    contained,
+    contained_async,
+    drained,
+    drained_async,
+    refusal,
+    said,
+)
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.listing import listing, listing_async
 from hardpoint.contract import Dispatch, Fault, Spec, spec_of
 from hardpoint.errors import HardpointError, HookFault, HookLate, Refuse, TryAgain
-from hardpoint.model import Addition, Delivery, Health, Verdict
 
 _log = logging.getLogger("hardpoint.relay")
 
 THREADS_PER_PLUGIN = 64
 """Claims of one driver that are prepared at once; a hung plugin takes threads from no other."""
 
-_ANSWERS: dict[str, tuple[type, ...]] = {
-    "admit_claim": (Verdict, type(None)),
-    "annotate_delivery": (Addition, type(None)),
-    "check_device": (Health,),
-    "deliver_device": (Delivery,),
-    "isolate_delivery": (Delivery,),
-}
-"""What a hook may answer, where it is one value."""
-
 
 @dataclass(slots=True)
 class _Call:
     done: anyio.Event
     answer: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
 class Relay:
@@ -211,7 +211,7 @@ class Relay:
         elif isinstance(call.error, Refuse | TryAgain):
             raise call.error
         else:
-            fault = HookFault(plugin, hook, _said(call.error))
+            fault = HookFault(plugin, hook, said(call.error))
         self.board.record(source, fault.what, cost=_COSTS[spec.on_fault])
         raise fault from call.error
 
@@ -223,11 +223,15 @@ class Relay:
         bound: dict[str, Any],
     ) -> None:
         try:
-            call.answer = _checked(key[1], await self._invoke(key, implementation, bound))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; never cancellation
+            call.answer = checked(key[1], await self._invoke(key, implementation, bound))
+        except (Refuse, TryAgain) as error:
+            call.error = refusal(error)
+        except Exception as error:  # noqa: BLE001 - a stranger's code
             call.error = error
-            if not isinstance(error, Refuse | TryAgain):
-                _log.debug("plugin raised plugin=%s hook=%s", key[0], key[1], exc_info=error)
+            _log.debug("plugin raised plugin=%s hook=%s", key[0], key[1], exc_info=error)
+        except BaseException:
+            call.error = Escaped("the agent is ending")  # who joined it must not take it for done
+            raise
         finally:
             del self._running[key]
             call.done.set()
@@ -239,12 +243,14 @@ class Relay:
         function: Callable[[], Any] = partial(implementation.function, **bound)
         publishes = hook == hookspecs.publish_devices.__name__
         if _is_async(implementation.function):
-            return await (listing_async(function) if publishes else _awaited(function))
-        work = partial(listing, function) if publishes else partial(_drained, function)
+            answer = partial(listing_async if publishes else drained_async, function)
+            return await contained_async(answer)
+        work = partial(listing if publishes else drained, function)
         limiter = self._limiters.get(plugin)
         if limiter is None:
             limiter = self._limiters[plugin] = anyio.CapacityLimiter(THREADS_PER_PLUGIN)
-        return await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        inside = partial(contained, work)
+        return await anyio.to_thread.run_sync(inside, limiter=limiter, abandon_on_cancel=True)
 
     async def _supervise(
         self,
@@ -261,9 +267,9 @@ class Relay:
             try:
                 await self._invoke((plugin, hook, ""), implementation, bound)
                 what = "it ended; it should run for the life of the agent"
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code
+            except Exception as error:  # noqa: BLE001 - a stranger's code
                 _log.debug("plugin raised plugin=%s hook=%s", plugin, hook, exc_info=error)
-                what = _said(error)
+                what = said(error)
             if anyio.current_time() - started > 60:
                 delays = backoff()
             self.board.record(source, what, cost="it is started again with back-off")
@@ -290,32 +296,6 @@ def _spec(hook: str, dispatch: Dispatch) -> Spec:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
-async def _awaited(function: Callable[..., Awaitable[Any]]) -> Any:
-    answer = function()
-    if inspect.isasyncgen(answer):
-        return tuple([item async for item in answer])
-    return await answer
-
-
-def _drained(function: Callable[..., Any]) -> Any:
-    """Call, and run a generator to its end here in the thread rather than on the loop."""
-    answer = function()
-    return tuple(answer) if isinstance(answer, Iterator) else answer
-
-
-def _checked(hook: str, answer: Any) -> Any:
-    wanted = _ANSWERS.get(hook)
-    if wanted is not None and not isinstance(answer, wanted):
-        names = " or ".join("None" if t is type(None) else t.__name__ for t in wanted)
-        raise TypeError(f"answered {type(answer).__name__}, want {names}")
-    return answer
-
-
-def _said(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
 
 
 __all__ = ["Plugin", "Relay", "backoff"]

@@ -5,6 +5,7 @@ At most once a second, and by the agent that writes: of two, the one that serves
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -39,8 +40,9 @@ class Reporter:
         self._dirty.set()
 
     def note(self, source: str, facts: Mapping[str, object]) -> None:
-        """Keep what a frontend says of itself."""
-        self._notes[source] = dict(facts)
+        """Keep what a frontend says of itself, as JSON values."""
+        plain = {str(key): value for key, value in facts.items()}
+        self._notes[str(source)] = json.loads(json.dumps(plain, default=str, skipkeys=True))
         self.touch()
 
     async def run(self) -> None:
@@ -49,14 +51,19 @@ class Reporter:
         while True:
             await self._dirty.wait()
             self._dirty = anyio.Event()
-            status = self.status()
-            if self._agent.writing() and status != self._written:
-                try:
-                    await anyio.to_thread.run_sync(write_status, self._agent.paths.state, status)
-                    self._written = status
-                except OSError as error:
-                    _log.warning("status not written why=%s", error)
+            try:
+                await self._write()
+            except OSError as error:
+                _log.warning("status not written why=%s", error)
+            except Exception:  # noqa: BLE001 - a report must not end the agent
+                _log.exception("status not written")
             await anyio.sleep(_AT_MOST_EVERY)
+
+    async def _write(self) -> None:
+        status = self.status()
+        if self._agent.writing() and status != self._written:
+            await anyio.to_thread.run_sync(write_status, self._agent.paths.state, status)
+            self._written = status
 
     def status(self) -> dict[str, Any]:
         """Return what is so now, as JSON values."""

@@ -6,6 +6,7 @@ claim that is busy is made true by the call that has it, and looked at again aft
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -28,6 +29,8 @@ from hardpoint.errors import (
     TryAgain,
 )
 from hardpoint.model import ClaimKey, Domain, Event, HoldState, Offer
+
+_log = logging.getLogger("hardpoint.upkeep")
 
 GRACE = 60.0
 """Seconds that a CDI file without a hold is left alone, from the start of the agent."""
@@ -184,6 +187,9 @@ class Upkeep:
         except (HardpointError, OSError) as error:
             if not isinstance(error, HoldBusy):
                 self._tell("upkeep-failed", str(error))
+        except Exception as error:  # noqa: BLE001 - one claim's must not be all claims'
+            _log.exception("upkeep failed what=%s", name)
+            self._tell("upkeep-failed", f"{name}: {type(error).__name__}")
         finally:
             self._doing.discard(name)
 
@@ -312,6 +318,10 @@ class Upkeep:
                     self._missed[key.uid] = key
                     if not isinstance(error, HoldBusy):
                         self._tell("hold-not-restored", f"claim {key}: {error}")
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._missed[key.uid] = key
+                    _log.exception("a hold was not made true claim=%s", key)
+                    self._tell("hold-not-restored", f"claim {key}: {type(error).__name__}")
 
         async with anyio.create_task_group() as tasks:
             for key in keys:
