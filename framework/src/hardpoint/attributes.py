@@ -47,7 +47,7 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
     Adds ``kind``, and the node's place as ``resource.kubernetes.io/numaNode`` and ``pcieRoot``,
     where there is room. Raises ``BadValue`` for a device without a usable name or kind.
     """
-    _need(_LABEL.fullmatch(device.name) and len(device.name) <= LONGEST_NAME, "name", device.name)
+    _need(is_label(device.name), "name", device.name)
     _need(_KIND.fullmatch(device.kind) and len(device.kind) <= LONGEST_NAME, "kind", device.kind)
     problems: list[BadValue] = []
     attributes = dict(_attributes(_with_place(device), dra_driver, problems))
@@ -217,6 +217,11 @@ def _taints(taints: tuple[Taint, ...], problems: list[BadValue]) -> Iterator[Tai
             yield replace(taint, value=taint.value[:63])
         else:
             problems.append(BadValue("taint", text(taint.key), "a label name and label value"))
+
+
+def is_label(name: str) -> bool:
+    """Say whether a name is a DNS label (RFC 1123), as the API wants for a device's name."""
+    return len(name) <= LONGEST_NAME and _LABEL.fullmatch(name) is not None
 
 
 def is_subdomain(name: str) -> bool:

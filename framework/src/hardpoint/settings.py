@@ -4,7 +4,8 @@ A variable is the key in capitals with ``__`` between levels: ``HARDPOINT_DOMAIN
 ``HARDPOINT_PATHS__CDI``, ``HARDPOINT_DRIVER__USB__USBFS``. Variables win over the file. Sections
 ``[[nodes]]`` apply to nodes chosen by name pattern or label, since one DaemonSet serves mixed
 nodes; later ones win. Each plugin's own section is checked by its own model: a bad one refuses that
-plugin only.
+plugin only. What Kubernetes adds for a Service whose name begins with ``hardpoint``
+(``HARDPOINT_SERVICE_HOST`` …) is no setting and is passed over.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from hardpoint.agent import Paths
-from hardpoint.attributes import is_subdomain
+from hardpoint.attributes import LONGEST_NAME, attribute_name, is_label, is_subdomain
 from hardpoint.errors import BadSettings
 from hardpoint.model import AttributeValue, Domain
 
@@ -31,6 +40,13 @@ DRIVER_DOMAINS = {"nvidia_gpu": "gpu.hardpoint.dev"}
 """Drivers whose DRA name differs by default, as NVIDIA's own does."""
 _M = TypeVar("_M", bound=BaseModel)
 _NOT_SETTINGS = {"HARDPOINT_CONFIG"}
+_SERVICE_LINK = re.compile(
+    r"HARDPOINT_(\w+_)?"
+    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Variables that the kubelet adds for every Service of the namespace (``enableServiceLinks``)."""
+_SECRETIVE = {"kube", "driver", "frontend", "policy"}
+"""Tables whose values are not repeated in an error: a password may have gone astray there."""
 
 
 class _Section(BaseModel):
@@ -102,6 +118,34 @@ class Rule(_Section):
     """With ``relabel``: a new device name."""
     attributes: Mapping[str, str | int | bool] = Field(default_factory=dict)
     """With ``relabel``: attributes to set; an empty text removes one."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and not is_label(value):
+            raise ValueError(
+                f"want lower-case letters, digits and dashes, at most {LONGEST_NAME} of them"
+            )
+        return value
+
+    @field_validator("attributes")
+    @classmethod
+    def _attributes(cls, value: Mapping[str, str | int | bool]) -> Mapping[str, str | int | bool]:
+        for name in value:
+            attribute_name(name)
+        return value
+
+    @model_validator(mode="after")
+    def _belongs(self) -> Rule:
+        """Refuse what would do nothing."""
+        relabels = self.name is not None or bool(self.attributes)
+        if relabels and self.action != "relabel":
+            raise ValueError(f"name and attributes belong to relabel, not to {self.action}")
+        if self.reason and self.action != "deny":
+            raise ValueError(f"a reason belongs to deny, not to {self.action}")
+        if self.action == "relabel" and not relabels:
+            raise ValueError("relabel wants a name or attributes")
+        return self
 
     def matches(self, facts: Mapping[str, AttributeValue]) -> bool:
         """Say whether a device with these facts is meant."""
@@ -234,10 +278,12 @@ def load(
     environment = os.environ if environment is None else environment
     path, raw = _read(file, environment)
     node = node or environment.get("HARDPOINT_NODE_NAME") or environment.get("NODE_NAME", "")
+    variables = _from_environment(environment)
+    raw["nodes"] = variables.pop("nodes", raw.get("nodes", ()))
     for section in _sections(raw.get("nodes", ()), path):
         if section.applies(node, labels or {}):
             raw = _merged(raw, section.settings)
-    raw = _merged(raw, _from_environment(environment))
+    raw = _merged(raw, variables)
     if not raw.get("node_name") and node:
         raw["node_name"] = node
     return _validated(AgentSettings, raw, path)
@@ -245,8 +291,10 @@ def load(
 
 def needs_labels(file: Path | None = None, environment: Mapping[str, str] | None = None) -> bool:
     """Say whether the settings choose by the node's labels, which the API server knows."""
-    path, raw = _read(file, os.environ if environment is None else environment)
-    return any(section.labels for section in _sections(raw.get("nodes", ()), path))
+    environment = os.environ if environment is None else environment
+    path, raw = _read(file, environment)
+    nodes = _from_environment(environment).get("nodes", raw.get("nodes", ()))
+    return any(section.labels for section in _sections(nodes, path))
 
 
 def _read(file: Path | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -258,10 +306,10 @@ def _read(file: Path | None, environment: Mapping[str, str]) -> tuple[str, dict[
         if named is None:
             return "settings", {}
         raise BadSettings(str(path), "no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(str(path), f"cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadSettings(str(path), f"is not TOML: {error}") from error
+    except (OSError, ValueError) as error:
+        raise BadSettings(str(path), f"cannot be read: {error}") from error
 
 
 def _sections(raw: Any, path: str) -> Iterable[NodeSection]:
@@ -285,6 +333,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS:
             continue
+        if "__" not in variable and _SERVICE_LINK.fullmatch(variable):
+            continue
         *above, last = variable.removeprefix(PREFIX).lower().split("__")
         table = raw
         for key in above:
@@ -300,7 +350,7 @@ def _parsed(key: str, value: str, *, top: bool) -> Any:
     if value[:1] in ("{", "["):
         try:
             return json.loads(value)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             return value
     if top and key in ("drivers", "frontends", "policies"):
         return [word.strip() for word in value.split(",") if word.strip()]
@@ -322,7 +372,10 @@ def _validated(model: type[_M], raw: Any, where: str) -> _M:
 def _said(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown key"
-    return f"{problem['msg'].removeprefix('Value error, ')} (found {problem['input']!r:.60})"
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["loc"][:1] and problem["loc"][0] in _SECRETIVE:
+        return said
+    return f"{said} (found {problem['input']!r:.60})"
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {"rules": Rule, "names": Names}

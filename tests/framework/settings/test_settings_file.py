@@ -56,6 +56,11 @@ def test_each_name_can_be_set_alone_and_per_driver(tmp_path: Path) -> None:
         ("[[rules]]\naction = 'permit'\nwhere = {kind='k'}", "rules.0.action", ""),
         ("[[rules]]\naction = 'deny'\nwhere = {}", "rules.0.where", ""),
         ("[[rules]]\naction = 'deny'\nwhen = {kind='k'}", "rules.0", ""),
+        ("[[rules]]\naction = 'allow'\nname = 'x'\nwhere = {kind='k'}", "rules.0", "relabel"),
+        ("[[rules]]\naction = 'allow'\nreason = 'x'\nwhere = {kind='k'}", "rules.0", "deny"),
+        ("[[rules]]\naction = 'relabel'\nwhere = {kind='k'}", "rules.0", "a name or attributes"),
+        ("[[rules]]\naction='relabel'\nname='B a'\nwhere={kind='k'}", "rules.0.name", "dashes"),
+        ("[[rules]]\naction='relabel'\nattributes={''='x'}\nwhere={kind='k'}", "rules.0", "C"),
         ("[[nodes]]\nname = 'a'", "nodes[0]", ""),
         ("nodes = 3", "nodes", "[[nodes]]"),
         ("not toml", "is not TOML", ""),
@@ -130,3 +135,59 @@ def test_a_value_that_is_refused_is_shown_cut_short(tmp_path: Path) -> None:
         _load(tmp_path, f"domain = '{'x' * 500}'")
 
     assert len(str(caught.value)) < 400
+
+
+LINKS = {
+    "HARDPOINT_SERVICE_HOST": "10.96.0.7",
+    "HARDPOINT_SERVICE_PORT": "9100",
+    "HARDPOINT_SERVICE_PORT_METRICS": "9100",
+    "HARDPOINT_PORT": "tcp://10.96.0.7:9100",
+    "HARDPOINT_PORT_9100_TCP": "tcp://10.96.0.7:9100",
+    "HARDPOINT_PORT_9100_TCP_PROTO": "tcp",
+    "HARDPOINT_METRICS_PORT_9100_TCP_ADDR": "10.96.0.7",
+    "HARDPOINT_METRICS_SERVICE_HOST": "10.96.0.7",
+}
+
+
+@pytest.mark.parametrize("variable", LINKS)
+def test_a_service_named_hardpoint_does_not_keep_the_agent_from_starting(
+    tmp_path: Path, variable: str
+) -> None:
+    """The kubelet puts these into every container of the Service's namespace."""
+    assert _load(tmp_path, **{variable: LINKS[variable]}) == AgentSettings()
+
+
+def test_a_variable_that_only_looks_like_a_services_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="portal: unknown key"):
+        _load(tmp_path, HARDPOINT_PORTAL="x")
+
+
+def test_sections_for_nodes_may_come_from_a_variable(tmp_path: Path) -> None:
+    sections = '[{"name": "gpu-*", "labels": {"a": "b"}, "settings": {"domain": "gpu.example"}}]'
+    file = tmp_path / "hardpoint.toml"
+    file.write_text("")
+    variables = {"HARDPOINT_NODES": sections}
+
+    assert needs_labels(file, variables)
+    assert load(file, variables, node="gpu-1", labels={"a": "b"}).domain == "gpu.example"
+    assert load(file, variables, node="cpu-1", labels={"a": "b"}).domain == "hardpoint.dev"
+
+
+@pytest.mark.parametrize("variable", ["HARDPOINT_KUBE", "HARDPOINT_DRIVER__USB"])
+def test_a_secret_that_went_astray_is_not_repeated(tmp_path: Path, variable: str) -> None:
+    with pytest.raises(BadSettings) as refused:
+        _load(tmp_path, **{variable: "eyJhbGciOi"})
+
+    assert "eyJ" not in str(refused.value)
+
+
+def test_what_is_nested_too_deep_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="rules"):
+        _load(tmp_path, HARDPOINT_RULES="[" * 5000)
+    with pytest.raises(BadSettings, match="is not TOML"):
+        _load(tmp_path, "x = " + "[" * 5000)
+
+
+def test_a_file_name_that_cannot_be_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BadSettings, match="null byte"):
+        load(None, {"HARDPOINT_CONFIG": "/tmp/a\0"})
