@@ -32,12 +32,30 @@ def printable(text: str) -> str:
     return _INVISIBLE.sub("", _CONTROL.sub(" ", text)).strip()
 
 
+_SAFE = (AttributeError, AssertionError, ImportError, NameError, TypeError)
+"""Errors whose text names code, not what the hardware said."""
+
+
 def said(error: BaseException) -> str:
-    """Return an error as a few words, without the value that caused it (it may be hostile)."""
+    """Return an error as a few words, without the value that caused it (it may be hostile).
+
+    A fault of the program is told with its text and place, for who has to mend it.
+    """
     if isinstance(error, OSError) and error.errno:
         where = f" ({os.path.basename(str(error.filename))})" if error.filename else ""
         return f"{errno.errorcode.get(error.errno, error.errno)}: {error.strerror}{where}"
-    return type(error).__name__
+    text = f": {printable(str(error))[:160]}" if isinstance(error, _SAFE) else ""
+    return f"{type(error).__name__}{text}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Say where it was raised; empty for one that was raised nowhere."""
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
 
 
 def clean(raw: bytes) -> str:

@@ -102,7 +102,10 @@ class PathSettings(_Section):
 
 
 class Rule(_Section):
-    """An admin's rule, the last word on a device: the first that matches decides.
+    """An admin's rule, the last word on a device: the first that allows or denies it decides.
+
+    A rule that relabels goes on to the next one; rules ask what the driver published, whatever was
+    relabelled. Those of a node's section and of a variable stand before those of the file.
 
     ``where`` maps ``device`` (its name), ``kind``, ``plugin`` (the driver that publishes it) or an
     attribute to a value; text may be a pattern (``usb-1-*``), and every entry must match.
@@ -280,13 +283,16 @@ def load(
     node = node or environment.get("HARDPOINT_NODE_NAME") or environment.get("NODE_NAME", "")
     variables = _from_environment(environment)
     raw["nodes"] = variables.pop("nodes", raw.get("nodes", ()))
-    for section in _sections(raw.get("nodes", ()), path):
+    whole = raw
+    for number, section in enumerate(_sections(raw["nodes"], path)):
+        merged = _merged(whole, section.settings)
+        _validated(AgentSettings, merged, f"{path}: nodes[{number}].settings")
         if section.applies(node, labels or {}):
-            raw = _merged(raw, section.settings)
-    raw = _merged(raw, variables)
-    if not raw.get("node_name") and node:
-        raw["node_name"] = node
-    return _validated(AgentSettings, raw, path)
+            whole = merged
+    whole = _merged(whole, variables)
+    if not whole.get("node_name") and node:
+        whole["node_name"] = node
+    return _validated(AgentSettings, whole, path, variables)
 
 
 def needs_labels(file: Path | None = None, environment: Mapping[str, str] | None = None) -> bool:
@@ -323,8 +329,12 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(old, value)
+        elif key == "rules" and isinstance(old, list) and isinstance(value, list):
+            merged[key] = [*value, *old]  # a deny for all must not be lost to a rule for some
+        else:
+            merged[key] = value
     return merged
 
 
@@ -357,16 +367,39 @@ def _parsed(key: str, value: str, *, top: bool) -> Any:
     return {"true": True, "false": False}.get(value, value)
 
 
-def _validated(model: type[_M], raw: Any, where: str) -> _M:
+def _validated(
+    model: type[_M], raw: Any, where: str, variables: Mapping[str, Any] | None = None
+) -> _M:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        path = ".".join(str(step) for step in first["loc"]) or model.__name__
+        path = _path(first["loc"]) or model.__name__
         want = ""
         if first["type"] == "extra_forbidden":
             want = f"the keys are {', '.join(sorted(_keys_at(model, first['loc'])))}"
-        raise BadSettings(f"{where}: {path}", _said(first), want) from error
+        variable = _variable(first["loc"], variables or {})
+        raise BadSettings(variable or f"{where}: {path}", _said(first), want) from error
+
+
+def _path(location: tuple[Any, ...]) -> str:
+    """Spell a place: ``rules[0].where``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return "".join(steps).lstrip(".")
+
+
+def _variable(location: tuple[Any, ...], variables: Mapping[str, Any]) -> str:
+    """Return the variable that set what is wrong; empty if the file did."""
+    found: Any = variables
+    words: list[str] = []
+    for step in location:
+        if not isinstance(found, Mapping):
+            break
+        if step not in found:
+            return ""
+        found = found[step]
+        words.append(str(step))
+    return PREFIX + "__".join(words).upper() if words else ""
 
 
 def _said(problem: Any) -> str:

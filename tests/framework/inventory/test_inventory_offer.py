@@ -17,6 +17,7 @@ from hardpoint._core.inventory import (
     as_offer,
     build,
     difference,
+    idle_rules,
     vetoed,
 )
 from hardpoint.model import ClaimKey, Condition, Domain, Hold, HoldState, NodeType, Offer
@@ -247,6 +248,61 @@ def test_a_rule_renames_and_labels_a_device() -> None:
     (only,) = build([_listing("usb", _device("usb-1-2"))], _facts(rules=(rule,))).devices
 
     assert (only.name, only.device.attributes["role"]) == ("zigbee", "radio")
+
+
+def test_a_disk_is_both_allowed_and_labelled() -> None:
+    rules = (
+        Rule(action="relabel", where={"device": "disk-*"}, attributes={"role": "scratch"}),
+        Rule(action="allow", where={"device": "disk-*"}),
+    )
+
+    (only,) = build([_listing("pci", _disk("disk-a"))], _facts(rules=rules)).devices
+
+    assert only.device.attributes["role"] == "scratch"
+
+
+def test_what_a_rule_says_passes_the_validator_too() -> None:
+    rule = Rule(action="relabel", where={"device": "a"}, attributes={"note": "x" * 100})
+
+    built = build([_listing("usb", _device("a"))], _facts(rules=(rule,)))
+
+    assert built.devices[0].device.attributes["note"] == "x" * 64
+
+
+def test_a_device_is_known_to_its_holder_by_the_name_that_a_rule_gave_it() -> None:
+    rule = Rule(action="relabel", where={"device": "a"}, name="zigbee")
+    node = DeviceNode(path="/dev/a", major=1, minor=1)
+    facts = {"rules": (rule,), "node_reason": lambda node: "it is in use now"}
+
+    free = build([_listing("usb", _device("a", node))], _facts(**facts))
+    held = build(
+        [_listing("usb", _device("a", node))],
+        _facts(holds=(_hold(_device("zigbee", node)),), **facts),
+    )
+
+    assert free.devices == ()
+    assert [(o.name, o.held) for o in held.devices] == [("zigbee", True)]
+
+
+def test_a_rule_that_matches_nothing_says_what_is_misspelt() -> None:
+    rules = (
+        Rule(action="deny", where={"vender": "0403"}),
+        Rule(action="deny", where={"vendor": 403}),
+        Rule(action="deny", where={"vendor": "10c4"}),
+        Rule(action="deny", where={"kind": "k"}),
+    )
+    built = build(
+        [_listing("usb", _device("a", attributes={"vendor": "0403"}))], _facts(rules=rules)
+    )
+
+    idle = "[[rules]] number {} (deny) matches no device here"
+    said = list(idle_rules(rules, built.used, {"vendor": str}))
+
+    assert said == [
+        f"{idle.format(1)}: no driver that runs describes vender, did you mean vendor?",
+        f"{idle.format(2)}: vendor is of type str, not int",
+        idle.format(3),
+    ]
 
 
 def test_a_quarantined_device_is_withheld_even_from_its_own_rule() -> None:

@@ -53,14 +53,14 @@ def test_each_name_can_be_set_alone_and_per_driver(tmp_path: Path) -> None:
         ("domain = 'Upper.dev'", "domain", ""),
         ("domain = '9lives.dev'", "domain", ""),
         ("[paths]\ncid = '/x'", "paths.cid", "cdi"),
-        ("[[rules]]\naction = 'permit'\nwhere = {kind='k'}", "rules.0.action", ""),
-        ("[[rules]]\naction = 'deny'\nwhere = {}", "rules.0.where", ""),
-        ("[[rules]]\naction = 'deny'\nwhen = {kind='k'}", "rules.0", ""),
-        ("[[rules]]\naction = 'allow'\nname = 'x'\nwhere = {kind='k'}", "rules.0", "relabel"),
-        ("[[rules]]\naction = 'allow'\nreason = 'x'\nwhere = {kind='k'}", "rules.0", "deny"),
-        ("[[rules]]\naction = 'relabel'\nwhere = {kind='k'}", "rules.0", "a name or attributes"),
-        ("[[rules]]\naction='relabel'\nname='B a'\nwhere={kind='k'}", "rules.0.name", "dashes"),
-        ("[[rules]]\naction='relabel'\nattributes={''='x'}\nwhere={kind='k'}", "rules.0", "C"),
+        ("[[rules]]\naction = 'permit'\nwhere = {kind='k'}", "rules[0].action", ""),
+        ("[[rules]]\naction = 'deny'\nwhere = {}", "rules[0].where", ""),
+        ("[[rules]]\naction = 'deny'\nwhen = {kind='k'}", "rules[0]", ""),
+        ("[[rules]]\naction = 'allow'\nname = 'x'\nwhere = {kind='k'}", "rules[0]", "relabel"),
+        ("[[rules]]\naction = 'allow'\nreason = 'x'\nwhere = {kind='k'}", "rules[0]", "deny"),
+        ("[[rules]]\naction = 'relabel'\nwhere = {kind='k'}", "rules[0]", "a name or attributes"),
+        ("[[rules]]\naction='relabel'\nname='B a'\nwhere={kind='k'}", "rules[0].name", "dashes"),
+        ("[[rules]]\naction='relabel'\nattributes={''='x'}\nwhere={kind='k'}", "rules[0]", "C"),
         ("[[nodes]]\nname = 'a'", "nodes[0]", ""),
         ("nodes = 3", "nodes", "[[nodes]]"),
         ("not toml", "is not TOML", ""),
@@ -125,6 +125,44 @@ def test_sections_for_nodes_apply_by_name_and_label_in_order(tmp_path: Path) -> 
     assert needs_labels(file, {})
 
 
+def test_rules_of_a_node_and_of_a_variable_stand_before_those_of_all(tmp_path: Path) -> None:
+    settings = _load(
+        tmp_path,
+        """
+        [[rules]]
+        action = "deny"
+        where = {kind = "sound.card"}
+        [[nodes]]
+        settings = {rules = [{action = "allow", where = {kind = "disk"}}]}
+        """,
+        HARDPOINT_RULES='[{"action": "deny", "where": {"kind": "tty"}}]',
+    )
+
+    assert [dict(rule.where) for rule in settings.rules] == [
+        {"kind": "tty"},
+        {"kind": "disk"},
+        {"kind": "sound.card"},
+    ]
+
+
+def test_a_mistake_in_a_section_is_found_on_every_node(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"nodes\[0\]\.settings: domian"):
+        _load(tmp_path, "[[nodes]]\nname = 'other'\nsettings = {domian = 'x.dev'}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HARDPOINT_DOMIAN", "x.dev"),
+        ("HARDPOINT_PATHS__CID", "/x"),
+        ("HARDPOINT_RULES", '[{"action": "permit", "where": {"kind": "k"}}]'),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) -> None:
+    with pytest.raises(BadSettings, match=f"^{variable}: "):
+        _load(tmp_path, "", **{variable: value})
+
+
 def test_the_nodes_name_comes_from_the_downward_api(tmp_path: Path) -> None:
     assert _load(tmp_path, NODE_NAME="rack7").node_name == "rack7"
     assert _load(tmp_path, "node_name = 'x'", NODE_NAME="rack7").node_name == "x"
@@ -158,7 +196,7 @@ def test_a_service_named_hardpoint_does_not_keep_the_agent_from_starting(
 
 
 def test_a_variable_that_only_looks_like_a_services_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="portal: unknown key"):
+    with pytest.raises(BadSettings, match="HARDPOINT_PORTAL: unknown key"):
         _load(tmp_path, HARDPOINT_PORTAL="x")
 
 
@@ -182,7 +220,7 @@ def test_a_secret_that_went_astray_is_not_repeated(tmp_path: Path, variable: str
 
 
 def test_what_is_nested_too_deep_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="rules"):
+    with pytest.raises(BadSettings, match="HARDPOINT_RULES"):
         _load(tmp_path, HARDPOINT_RULES="[" * 5000)
     with pytest.raises(BadSettings, match="is not TOML"):
         _load(tmp_path, "x = " + "[" * 5000)

@@ -7,8 +7,9 @@ is pure: listings and facts go in, an ``Offer`` comes out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from hardpoint.attributes import publishable
 from hardpoint.errors import BadValue
@@ -111,6 +112,8 @@ class Built:
     withheld: tuple[Withheld, ...]
     problems: tuple[tuple[str, str, BadValue], ...]
     """Driver, device and what was wrong."""
+    used: frozenset[int] = frozenset()
+    """Which of the admin's rules matched a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,16 @@ class Judged:
     devices: tuple[tuple[Device, float | None], ...] = ()
     withheld: tuple[Withheld, ...] = ()
     problems: tuple[tuple[str, str, BadValue], ...] = ()
+    used: frozenset[int] = frozenset()
+    """Which of the admin's rules matched a device."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is noted while devices are judged: what was mended, and which rules matched."""
+
+    problems: list[tuple[str, str, BadValue]] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
 
 
 def judge(listing: Listing, facts: Facts) -> Judged:
@@ -133,14 +146,15 @@ def judge(listing: Listing, facts: Facts) -> Judged:
     domain = facts.domain_of(listing.driver)
     devices: list[tuple[Device, float | None]] = []
     withheld: list[Withheld] = list(listing.withheld)
-    problems: list[tuple[str, str, BadValue]] = []
+    notes = Notes()
     for device in listing.devices:
-        answer = _judge(device, domain, facts, problems)
+        answer = _judge(device, domain, facts, notes)
         if isinstance(answer, Withheld):
             withheld.append(answer)
         else:
             devices.append((answer, listing.stale.get(device.name)))
-    return Judged(listing, domain, tuple(devices), tuple(withheld), tuple(problems))
+    problems, used = tuple(notes.problems), frozenset(notes.used)
+    return Judged(listing, domain, tuple(devices), tuple(withheld), problems, used)
 
 
 def build(listings: Iterable[Listing], facts: Facts) -> Built:
@@ -170,12 +184,11 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
     offered.extend(_held_but_absent(facts, seen, kept_back))
     devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
     problems = tuple(problem for judged in ordered for problem in judged.problems)
-    return Built(devices, tuple(withheld), problems)
+    used = frozenset(number for judged in ordered for number in judged.used)
+    return Built(devices, tuple(withheld), problems, used)
 
 
-def _judge(
-    device: Device, domain: Domain, facts: Facts, problems: list[tuple[str, str, BadValue]]
-) -> Device | Withheld:
+def _judge(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device | Withheld:
     """Return the device as it may be offered, or why not. The admin's rules come last.
 
     What a holder has already is not taken from it for being in use: it may have made a file system
@@ -185,17 +198,28 @@ def _judge(
         fit, mended = publishable(device, domain.dra_driver)
     except BadValue as bad:
         return Withheld(device.name or "?", BAD_DEVICE, str(bad), device.driver)
-    problems += [(device.driver, fit.name, problem) for problem in mended]
-    held = [hold.device for hold in facts.holds if _holds(hold, fit, domain)]
+    notes.problems += [(device.driver, fit.name, problem) for problem in mended]
+    name = _published_name(fit, facts)
+    held = [hold.device for hold in facts.holds if _holds(hold, name, domain)]
     kept, reasons = _without_kept_nodes(fit, facts.node_reason, held)
     if held:
-        return _ruled(replace(fit, nodes=kept), facts)
+        return _ruled(replace(fit, nodes=kept), domain, facts, notes)
     if fit.nodes and not kept:
         return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
     if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
         return Withheld(fit.name, "disk-in-use", reasons[0], device.driver)
-    fit = replace(fit, nodes=kept)
-    return _ruled(fit, facts)
+    return _ruled(replace(fit, nodes=kept), domain, facts, notes)
+
+
+def _published_name(device: Device, facts: Facts) -> str:
+    """Return the name that rules give a device: it is what claims hold it by."""
+    asked, name = facts_of(device), device.name
+    for rule in facts.rules:
+        if rule.matches(asked):
+            if rule.action != "relabel":
+                break
+            name = rule.name or name
+    return name
 
 
 def _without_kept_nodes(
@@ -223,18 +247,28 @@ def facts_of(device: Device) -> dict[str, AttributeValue]:
     return {**device.attributes, **own}
 
 
-def _ruled(device: Device, facts: Facts) -> Device | Withheld:
-    asked = facts_of(device)
-    for rule in facts.rules:
+def _ruled(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device | Withheld:
+    """Apply the admin's rules. They ask what the driver published, whatever was relabelled."""
+    asked, name, labelled = facts_of(device), device.name, device
+    for number, rule in enumerate(facts.rules):
         if not rule.matches(asked):
             continue
+        notes.used.add(number)
         if rule.action == "deny":
-            why = rule.reason or "the settings deny it"
-            return Withheld(device.name, "denied", why, device.driver)
-        if rule.action == "relabel":
-            return _block_rule(_relabelled(device, rule), device.name)
+            return Withheld(name, "denied", rule.reason or "the settings deny it", device.driver)
+        if rule.action == "allow":
+            return _refitted(labelled, device, domain, notes)
+        labelled = _relabelled(labelled, rule)
+    return _block_rule(_refitted(labelled, device, domain, notes), name)
+
+
+def _refitted(labelled: Device, device: Device, domain: Domain, notes: Notes) -> Device:
+    """Let what a rule said pass the validator too."""
+    if labelled is device:
         return device
-    return _block_rule(device, device.name)
+    fit, mended = publishable(labelled, domain.dra_driver)
+    notes.problems += [(device.driver, fit.name, problem) for problem in mended]
+    return fit
 
 
 def _relabelled(device: Device, rule: Rule) -> Device:
@@ -262,7 +296,8 @@ def _second(device: Device, first: str) -> Withheld:
     return Withheld(
         device.name,
         "same-name",
-        f"driver {first} publishes a device of this name in the same domain",
+        f"driver {first} publishes a device of this name in the same domain; this one was read "
+        f"from {device.entry or 'elsewhere'}",
         device.driver,
     )
 
@@ -280,13 +315,13 @@ def _as_offered(device: Device, domain: Domain, stale: float | None, facts: Fact
         domain=domain,
         health=health,
         taints=tuple(dict.fromkeys(taints)),
-        held=any(_holds(hold, device, domain) for hold in facts.holds),
+        held=any(_holds(hold, device.name, domain) for hold in facts.holds),
         claimable=not old and health.condition is not Condition.UNHEALTHY,
     )
 
 
-def _holds(hold: Hold, device: Device, domain: Domain) -> bool:
-    return hold.device.name == device.name and hold.claim.dra_driver == domain.dra_driver
+def _holds(hold: Hold, name: str, domain: Domain) -> bool:
+    return hold.device.name == name and hold.claim.dra_driver == domain.dra_driver
 
 
 def _held_but_absent(
@@ -330,6 +365,32 @@ def _rivals(offered: list[Offered]) -> list[Offered]:
         if taken:
             answer[index] = replace(one, taints=(*one.taints, RIVAL))
     return answer
+
+
+def idle_rules(
+    rules: Sequence[Rule], used: frozenset[int], known: Mapping[str, type]
+) -> Iterator[str]:
+    """Yield a sentence for each rule that matched no device; ``known`` are attributes there are.
+
+    A rule that denies nothing, for a misspelt word, would be an open door.
+    """
+    for number, rule in enumerate(rules):
+        if number not in used:
+            why = "; ".join(_suspect(rule, known))
+            yield f"[[rules]] number {number + 1} ({rule.action}) matches no device here" + (
+                f": {why}" if why else ""
+            )
+
+
+def _suspect(rule: Rule, known: Mapping[str, type]) -> Iterator[str]:
+    words = {**known, "device": str, "kind": str, "plugin": str}
+    for key, wanted in rule.where.items():
+        if key not in words:
+            near = get_close_matches(key, words, 1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            yield f"no driver that runs describes {key}{hint}"
+        elif wanted is not False and not isinstance(wanted, words[key]):
+            yield f"{key} is of type {words[key].__name__}, not {type(wanted).__name__}"
 
 
 def vetoed(built: Built, reasons: Mapping[str, str]) -> Built:
@@ -382,6 +443,7 @@ __all__ = [
     "assemble",
     "build",
     "difference",
+    "idle_rules",
     "judge",
     "vetoed",
 ]
