@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _BUSES = ("pci", "usb")
 
+_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+"""Truncated as by a shell's redirection, which sysfs ignores: on a machine of files a shorter value
+must not keep the end of a longer one."""
+
 _NO_DEVICES = re.compile(r"power|ep_[0-9a-f]{2}")
 """Directories below which no device is: the attribute group of power management, which every device
 has (drivers/base/power), and the endpoints of USB interfaces (drivers/usb/core/endpoint.c)."""
@@ -139,7 +143,7 @@ class Entry:
         """
         if self.node.recorded:
             raise PermissionError(errno.EROFS, "a recorded machine is not written", attribute)
-        descriptor = os.open(f"{self.path}/{attribute}", os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"{self.path}/{attribute}", _WRITE)
         try:
             os.write(descriptor, value.encode())
         finally:

@@ -12,6 +12,7 @@ from hardpoint_usb import Usb
 
 class TestUsbContract(DriverContract):
     plugin = Usb
+    parameters = ({"usbfs": True}, {"usbfs": False})
 
     @pytest.fixture
     def populated(self, machine: FakeMachine) -> FakeMachine:

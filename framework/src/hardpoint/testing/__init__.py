@@ -9,20 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hardpoint.testing.agent import FakeAgent
+    from hardpoint.testing.api_server import FakeApiServer
     from hardpoint.testing.driver_contract import DriverContract
+    from hardpoint.testing.driver_under_test import DriverUnderTest, claim_for, hold_on
     from hardpoint.testing.frontend_contract import FrontendContract
+    from hardpoint.testing.kubelet import FakeKubelet, Pod
     from hardpoint.testing.sysfs import FakeMachine
 
 _WHERE = {
-    "DriverContract": "hardpoint.testing.driver_contract",
-    "FakeMachine": "hardpoint.testing.sysfs",
-    "FrontendContract": "hardpoint.testing.frontend_contract",
+    "DriverContract": "driver_contract",
+    "DriverUnderTest": "driver_under_test",
+    "FakeAgent": "agent",
+    "FakeApiServer": "api_server",
+    "FakeKubelet": "kubelet",
+    "FakeMachine": "sysfs",
+    "FrontendContract": "frontend_contract",
+    "Pod": "kubelet",
+    "claim_for": "driver_under_test",
+    "hold_on": "driver_under_test",
 }
 
-__all__ = ["DriverContract", "FakeMachine", "FrontendContract"]
+__all__ = [
+    "DriverContract",
+    "DriverUnderTest",
+    "FakeAgent",
+    "FakeApiServer",
+    "FakeKubelet",
+    "FakeMachine",
+    "FrontendContract",
+    "Pod",
+    "claim_for",
+    "hold_on",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(name)
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,115 +8,50 @@
             machine.platform("acme.0", driver="acme").node("acme", "acme0", 240, 0)
             return machine
 
+A driver with claim parameters names blocks of them to try too: ``parameters = ({"level": 3},)``.
 In-tree drivers pass the same class, unmodified.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
-import anyio
 import pytest
 
 from hardpoint import cdi
 from hardpoint._core.codec import dump, load
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import Listing
-from hardpoint._core.relay import Relay
 from hardpoint.attributes import attribute_name, publishable
 from hardpoint.errors import HoldDenied, Refuse, TryAgain
 from hardpoint.model import (
-    Allotment,
     AttributeType,
     AttributeValue,
-    Claim,
-    ClaimKey,
-    Delivery,
     Device,
     DeviceNode,
     Health,
-    Hold,
     Unread,
     Version,
     Withheld,
 )
 from hardpoint.node import Node
 from hardpoint.parameters import decode
+from hardpoint.testing.driver_under_test import DOMAIN, DriverUnderTest, claim_for, hold_on
 from hardpoint.testing.sysfs import FakeMachine
 
 _T = TypeVar("_T")
 
-DOMAIN = "contract.test"
 _TYPES = {
     bool: AttributeType.BOOL,
     int: AttributeType.INT,
     str: AttributeType.STRING,
     Version: AttributeType.VERSION,
 }
-
-
-class DriverUnderTest:
-    """One driver on one machine, called through the relay as the agent calls it."""
-
-    def __init__(self, made: type, node: Node, settings: dict[str, Any]) -> None:
-        self.made, self.node, self.settings = made, node, settings
-        self.record = Plugin("driver", "contract", loaded=made)
-        self.plugins = Plugins([self.record])
-        self.plugins.start(self.record, node, settings)
-
-    def call(self, hook: str, subject: str = "", **arguments: Any) -> Any:
-        """Call one hook; None if the driver does not implement it."""
-
-        async def ask() -> Any:
-            async with Relay(self.plugins, FaultBoard()) as relay:
-                if not relay.implements("contract", hook):
-                    return None
-                if hook in ("publish_devices", "describe_attributes"):
-                    return await relay.plugin(hook, "driver/contract", subject, **arguments)
-                return await relay.owner(hook, "contract", subject, **arguments)
-
-        return anyio.run(ask)
-
-    def scan(self) -> Listing:
-        """Walk the machine once; raises what the walk raises."""
-        return Listing("contract").after(self.call("publish_devices"), 0.0)
-
-    def again_on(self, node: Node) -> DriverUnderTest:
-        """Return a fresh driver of the same class on another machine."""
-        return DriverUnderTest(self.made, node, self.settings)
-
-    def parameters(self) -> Any:
-        """Return what a claim without parameters gives."""
-        return decode(self.record.parameters_model, (), where="claim")
-
-    def deliver(self, device: Device) -> Delivery:
-        """Return the driver's delivery, or the default: the device's nodes."""
-        if not self.implements("deliver_device"):
-            return Delivery(nodes=device.nodes)
-        answer = self.call(
-            "deliver_device", device.name, device=device, parameters=self.parameters()
-        )
-        return cast("Delivery", answer)
-
-    def implements(self, hook: str) -> bool:
-        """Say whether the driver has this hook."""
-        return bool(getattr(self.made, hook, None))
-
-
-def claim_for(device: Device) -> Claim:
-    """Return a claim that was allocated this device."""
-    key = ClaimKey("11111111-2222-3333-4444-555555555555", "contract", "claim", DOMAIN)
-    allotment = Allotment(request="device", device=device.name, pool="node")
-    return Claim(key=key, allotments=(allotment,))
-
-
-def hold_on(device: Device) -> Hold:
-    """Return a hold of that claim, which remembers in memory."""
-    return Hold(claim=claim_for(device).key, device=device, request="device")
 
 
 class DriverContract:
@@ -126,6 +61,17 @@ class DriverContract:
     settings: ClassVar[dict[str, Any]] = {}
     reads_sysfs: ClassVar[bool] = True
     """False for a driver whose hardware is not in sysfs (a vendor's library)."""
+    parameters: ClassVar[tuple[dict[str, Any], ...]] = ()
+    """Blocks of claim parameters, without ``apiVersion`` and ``kind``: what is delivered, prepared
+    and unprepared is tried with each of them, and without any. A device may refuse a block; one
+    device at least has to take it."""
+    restores: ClassVar[bool] = True
+    """False for a driver that leaves the hardware changed on purpose when a claim ends."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run what takes ``asked`` without parameters and with each block of them."""
+        if "asked" in metafunc.fixturenames:
+            metafunc.parametrize("asked", ({}, *self.parameters), ids=_words)
 
     @pytest.fixture
     def populated(self, machine: FakeMachine) -> FakeMachine:
@@ -201,7 +147,10 @@ class DriverContract:
 
     def test_every_device_takes_a_part(self, devices: tuple[Device, ...]) -> None:
         for device in devices:
-            assert device.all_parts, f"{device.name} could be given to two claims"
+            assert device.all_parts, (
+                f"{device.name} takes no part and has no node: another driver, or another name of "
+                "yours, could hand the same hardware to a second claim; give it parts=entry.whole()"
+            )
 
     def test_no_two_devices_deliver_one_exclusive_node(self, devices: tuple[Device, ...]) -> None:
         seen: dict[str, str] = {}
@@ -263,43 +212,49 @@ class DriverContract:
         self, populated: FakeMachine, driver: DriverUnderTest
     ) -> None:
         before = driver.scan()
-        entry = populated.sys / before.devices[0].entry
-        if not before.devices[0].entry or not (entry / "uevent").is_file():
-            pytest.skip("its devices name no entry of sysfs")
-        for name in ("uevent", "modalias", "vendor", "idVendor"):
-            _spoil(entry / name)
+        files = _files(populated, before)
+        if not files:
+            pytest.skip("its devices name no entry of sysfs, or entries without attributes")
+        for chosen in (*files, [file for each in files for file in each]):
+            with _spoilt(chosen):
+                listed = driver.call("publish_devices")
+            after = before.after(listed, 1.0)
 
-        listed = driver.call("publish_devices")
-        after = before.after(listed, 1.0)
-
-        lost = {item.entry for item in listed if isinstance(item, Unread)}
-        names = {device.name for device in after.devices}
-        assert {d.name for d in before.devices if d.entry not in lost} <= names | _withheld(after)
-        assert {d.name for d in before.devices if d.entry in lost} <= names
+            lost = {item.entry for item in listed if isinstance(item, Unread)}
+            names = {device.name for device in after.devices}
+            gone = {d.name for d in before.devices} - names
+            explained = {d.name for d in before.devices if d.entry not in lost} & _withheld(after)
+            assert gone <= explained, (
+                f"{sorted(gone)} taken for unplugged since {chosen[0].name} could not be read"
+            )
 
     # -- what a holder receives -------------------------------------------------------------------
 
     def test_delivery_is_pure(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
+        self,
+        driver: DriverUnderTest,
+        devices: tuple[Device, ...],
+        populated: FakeMachine,
+        asked: dict[str, Any],
     ) -> None:
         before = _fingerprint(populated.root)
-        for device in devices:
-            assert driver.deliver(device) == driver.deliver(device)
+        for device in _takers(driver, devices, asked):
+            assert driver.deliver(device, asked) == driver.deliver(device, asked)
 
         assert _fingerprint(populated.root) == before
 
     def test_a_runtime_takes_what_is_delivered(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...]
+        self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
     ) -> None:
-        for device in devices:
-            assert cdi.spec(DOMAIN, [(f"1-{device.name}", driver.deliver(device))])
+        for device in _takers(driver, devices, asked):
+            assert cdi.spec(DOMAIN, [(f"1-{device.name}", driver.deliver(device, asked))])
 
     def test_delivered_nodes_are_the_devices_own(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...]
+        self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
     ) -> None:
-        for device in devices:
+        for device in _takers(driver, devices, asked):
             own = {node.path for node in device.nodes}
-            extra = [n for n in driver.deliver(device).nodes if n.path not in own]
+            extra = [n for n in driver.deliver(device, asked).nodes if n.path not in own]
             assert all(_takes(node) for node in extra), device.name
 
     # -- what a claim may ask ---------------------------------------------------------------------
@@ -323,39 +278,66 @@ class DriverContract:
     # -- a claim's life ---------------------------------------------------------------------------
 
     def test_preparing_twice_is_preparing_once(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...]
+        self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
     ) -> None:
-        for device in devices:
+        for device in _takers(driver, devices, asked):
             hold = hold_on(device)
-            self._prepare(driver, device, hold)
+            driver.prepare(device, hold, asked)
             remembered = dict(hold.remembered)
-            self._prepare(driver, device, hold)
+            driver.prepare(device, hold, asked)
 
             assert dict(hold.remembered) == remembered
 
     def test_unpreparing_succeeds_twice(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...]
+        self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
     ) -> None:
-        for device in devices:
+        for device in _takers(driver, devices, asked):
             hold = hold_on(device)
-            self._prepare(driver, device, hold)
+            driver.prepare(device, hold, asked)
             for _ in range(2):
-                driver.call("unprepare_device", device.name, device=device, hold=hold)
+                driver.unprepare(device, hold)
+
+    def test_a_claim_that_ended_leaves_the_machine_as_it_was(
+        self,
+        driver: DriverUnderTest,
+        devices: tuple[Device, ...],
+        populated: FakeMachine,
+        asked: dict[str, Any],
+    ) -> None:
+        if not self.restores or not driver.implements("prepare_device"):
+            pytest.skip("it changes nothing for a claim, or does not change it back")
+        for device in _takers(driver, devices, asked):
+            before = _contents(populated.sys)
+            hold = hold_on(device)
+            for _ in range(2):  # what a second call remembers must not be what the first changed
+                driver.prepare(device, hold, asked)
+            driver.unprepare(device, hold)
+            driver.call("release_device", device.name, device=device, hold=hold)
+
+            assert _contents(populated.sys) == before, f"{device.name} was left changed"
 
     def test_unpreparing_undoes_a_prepare_that_never_began(
-        self, driver: DriverUnderTest, devices: tuple[Device, ...]
-    ) -> None:
-        for device in devices:
-            driver.call("unprepare_device", device.name, device=device, hold=hold_on(device))
-
-    def test_unpreparing_succeeds_for_a_device_that_is_gone(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
     ) -> None:
-        hold = hold_on(devices[0])
-        self._prepare(driver, devices[0], hold)
-        _remove(populated, devices[0].entry)
+        before = _contents(populated.sys)
+        for device in devices:
+            driver.unprepare(device, hold_on(device))
 
-        driver.call("unprepare_device", devices[0].name, device=None, hold=hold)
+        assert _contents(populated.sys) == before
+
+    def test_unpreparing_succeeds_for_a_device_that_is_gone(
+        self,
+        driver: DriverUnderTest,
+        devices: tuple[Device, ...],
+        populated: FakeMachine,
+        asked: dict[str, Any],
+    ) -> None:
+        device = _takers(driver, devices, asked)[0]
+        hold = hold_on(device)
+        driver.prepare(device, hold, asked)
+        _remove(populated, device.entry)
+
+        driver.unprepare(None, hold)
 
     def test_a_device_that_is_gone_is_refused_in_words(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
@@ -363,7 +345,7 @@ class DriverContract:
         _remove(populated, devices[0].entry)
 
         _only_meant(lambda: driver.deliver(devices[0]))
-        _only_meant(lambda: self._prepare(driver, devices[0], hold_on(devices[0])))
+        _only_meant(lambda: driver.prepare(devices[0], hold_on(devices[0])))
 
     def test_health_is_an_answer_for_any_device(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
@@ -377,15 +359,33 @@ class DriverContract:
         assert isinstance(there, Health)
         assert isinstance(gone, Health)
 
-    def _prepare(self, driver: DriverUnderTest, device: Device, hold: Hold) -> None:
-        driver.call(
-            "prepare_device",
-            device.name,
-            device=device,
-            claim=claim_for(device),
-            parameters=driver.parameters(),
-            hold=hold,
-        )
+
+def _words(asked: dict[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in asked.items()) or "without parameters"
+
+
+def _takers(
+    driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
+) -> list[Device]:
+    """Return the devices that can be had with these parameters: all of them without any."""
+    if not asked:
+        return list(devices)
+    taking = [device for device in devices if _is_taken(driver, device, asked)]
+    assert taking, f"no device of the populated machine takes the parameters {asked}"
+    return taking
+
+
+def _is_taken(driver: DriverUnderTest, device: Device, asked: dict[str, Any]) -> bool:
+    """Say whether neither delivery nor preparing refuses; what was prepared is undone."""
+    hold = hold_on(device)
+    try:
+        driver.deliver(device, asked)
+        driver.prepare(device, hold, asked)
+    except (Refuse, TryAgain):
+        return False
+    finally:
+        driver.unprepare(device, hold)
+    return True
 
 
 def _type_of(value: AttributeValue) -> AttributeType:
@@ -426,11 +426,51 @@ def _inside(machine: FakeMachine, device: Device, gone: Path) -> bool:
     return gone.name in names or any(gone.name in name for name in names)
 
 
-def _spoil(path: Path) -> None:
-    """Make an attribute exist and be unreadable, for root too."""
-    if path.is_file():
-        path.unlink()
-        path.mkdir()
+def _files(machine: FakeMachine, listing: Listing) -> list[list[Path]]:
+    """Return the attributes of the entries that devices were read from, each by itself."""
+    entries = sorted({device.entry for device in listing.devices if device.entry})
+    found = [(machine.sys / entry).resolve() for entry in entries]
+    return [[file] for at in found if at.is_dir() for file in sorted(at.iterdir()) if _plain(file)]
+
+
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+@contextmanager
+def _spoilt(files: list[Path]) -> Iterator[None]:
+    """Make attributes exist and be unreadable for a while, for root too: a directory is EISDIR."""
+    kept = {file: file.read_bytes() for file in files}
+    for file in files:
+        file.unlink()
+        file.mkdir()
+    try:
+        yield
+    finally:
+        for file, raw in kept.items():
+            file.rmdir()
+            file.write_bytes(raw)
+
+
+_CHOSEN = re.compile(rb"(?:\S+ )*\[(\S+)\](?: \S+)*")
+"""How an attribute shows a choice, as an LED's trigger does: ``none [heartbeat] timer``."""
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    """Return every attribute's value and every link's target.
+
+    What is written to a choice is the chosen word alone, so that alone is compared.
+    """
+    found = {}
+    for directory, names, files in os.walk(root):
+        for path in (os.path.join(directory, name) for name in (*names, *files)):
+            if os.path.islink(path):
+                found[path] = os.fsencode(os.readlink(path))
+            elif os.path.isfile(path):
+                raw = Path(path).read_bytes().strip()
+                chosen = _CHOSEN.fullmatch(raw)
+                found[path] = chosen[1] if chosen else raw
+    return found
 
 
 def _only_meant(act: Callable[[], _T]) -> None:
