@@ -177,6 +177,8 @@ class Broker:
             await self._steps.undo(half_done)
             raise
         if half_done and not rebuilt and _same(half_done, admitted):
+            for record, one in zip(half_done, admitted, strict=True):
+                await self._ledger.widen(record, one.want.parts)  # it may be renumbered since
             return half_done, admitted
         await self._steps.undo(half_done)
         await self._refuse_retired(claim)

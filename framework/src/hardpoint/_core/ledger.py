@@ -21,7 +21,9 @@ from hardpoint._core.codec import dump, load, load_facts
 from hardpoint._core.committer import Committer
 from hardpoint._core.records import Reader, Record, Result, Want
 from hardpoint._core.rows import (
+    cover,
     delete,
+    drop_numbers,
     give_back_parts,
     has_rival,
     open_claim,
@@ -182,6 +184,16 @@ class Ledger:
             take_parts(db, record.id, record.claim.uid, record.device.name, wanted)
 
         await self._committer.run(work)
+
+    async def cover(self, record: Record, parts: Iterable[Part], boot_id: str) -> None:
+        """Take what a hold that is made true again delivers now. Raises ``HoldConflict``."""
+        wanted = tuple(parts)
+        await self._committer.run(lambda db: cover(db, record, wanted, boot_id))
+
+    async def drop_numbers(self, boot_id: str) -> None:
+        """Give back the node numbers of holds from another boot."""
+        if any(record.boot_id != boot_id for record in await self.read()):
+            await self._committer.run(lambda db: drop_numbers(db, boot_id))
 
     async def hold(self, results: Sequence[Result]) -> tuple[Record, ...]:
         """Mark holds as HELD, with what they deliver and what the kubelet is told."""

@@ -11,6 +11,9 @@ from hardpoint._core.records import SELECT, Record, Want, record_of
 from hardpoint.errors import HoldConflict
 from hardpoint.model import ClaimKey, HoldState, Part
 
+NUMBERED = ("char:", "block:")
+"""Parts that are nodes by their numbers, which the kernel gives out anew."""
+
 
 def revision() -> int:
     """Return a number that no other version of a row has."""
@@ -80,6 +83,51 @@ def take_parts(
             )
         except sqlite3.IntegrityError as error:
             raise HoldConflict(device, part.name, "another claim") from error
+
+
+def cover(db: sqlite3.Connection, record: Record, parts: Iterable[Part], boot_id: str) -> None:
+    """Take what a hold delivers now, beside what it has. Raises ``HoldConflict``.
+
+    A number that another hold has and delivers no more is taken from it: nodes are renumbered one
+    after the other, and two that were swapped would wait for each other. To a new claim it is not
+    given, since the old holder's container may have it open still.
+    """
+    owner, wanted = record.claim.uid, tuple(parts)
+    had = give_back_parts(db, record.id)
+    for part in wanted:
+        for rival in _rivals(db, part, owner):
+            if not _gives_up(rival, part.name, boot_id):
+                raise HoldConflict(record.device.name, part.name, record_of(rival).holder)
+            db.execute("DELETE FROM parts WHERE hold = ? AND part = ?", (rival["id"], part.name))
+    take_parts(db, record.id, owner, record.device.name, strongest((*had, *wanted)))
+
+
+def _rivals(db: sqlite3.Connection, part: Part, owner: str) -> list[sqlite3.Row]:
+    return db.execute(
+        f"{SELECT} JOIN parts p ON p.hold = h.id WHERE p.part = ? AND p.owner <> ? "
+        "AND (p.exclusive OR ?)",
+        (part.name, owner, part.exclusive),
+    ).fetchall()
+
+
+def _gives_up(row: sqlite3.Row, part: str, boot_id: str) -> bool:
+    """Say whether a hold has a node's number that it does not deliver now."""
+    record = record_of(row)
+    if not part.startswith(NUMBERED) or record.state is not HoldState.HELD or record.retired:
+        return False
+    if record.boot_id != boot_id:
+        return True
+    return record.delivery is not None and all(n.part != part for n in record.delivery.nodes)
+
+
+def drop_numbers(db: sqlite3.Connection, boot_id: str) -> None:
+    """Give back the node numbers of holds from another boot: there they named something else."""
+    for prefix in NUMBERED:
+        db.execute(
+            "DELETE FROM parts WHERE part GLOB ? AND hold IN "
+            "(SELECT id FROM holds WHERE boot_id <> ?)",
+            (f"{prefix}*", boot_id),
+        )
 
 
 def _holder(db: sqlite3.Connection, part: str, owner: str) -> str:

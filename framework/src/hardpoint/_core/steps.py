@@ -8,7 +8,7 @@ steps holds the claim's lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import (
     HardpointError,
     HoldBusy,
+    HoldConflict,
     HoldDenied,
     HoldError,
     HoldFailed,
@@ -31,7 +32,17 @@ from hardpoint.errors import (
     Refuse,
     TryAgain,
 )
-from hardpoint.model import Claim, Delivery, Device, Event, HoldState, Offer, PreparedDevice
+from hardpoint.model import (
+    Claim,
+    Delivery,
+    Device,
+    Event,
+    HoldState,
+    Offer,
+    Part,
+    PreparedDevice,
+    parts_of,
+)
 from hardpoint.node import Node
 
 TRIES = 3
@@ -50,6 +61,8 @@ class Renewal:
 
     result: Result
     refused: HoldError | None = None
+    conflict: bool = False
+    """True where another claim has what the device is delivered by now: it is tried again."""
 
 
 class Steps:
@@ -111,10 +124,27 @@ class Steps:
         parameters = parameters_of(self.hooks, claim, record.allotment, device.driver)
         try:
             if current:
-                return Renewal(await self.compose(record, device, parameters))
-            return Renewal(await self.make(record, claim, device, parameters))
+                result = await self.compose(record, device, parameters)
+            else:
+                result = await self.make(record, claim, device, parameters)
+            await self._cover(record, device, result.delivery)
         except TryAgain as error:  # what its numbers name now may be another device
             return self._sentinel(record, cdi.ABSENT, f"is not ready: {error}", "try-again")
+        except HoldConflict as error:
+            sentinel = self._sentinel(record, cdi.ABSENT, f"is not ready: {error}", error.reason)
+            return replace(sentinel, conflict=True)
+        return Renewal(result)
+
+    async def _cover(self, record: Record, device: Device, delivery: Delivery) -> None:
+        """Hold the parts of every node that is delivered now, before it is delivered."""
+        if record.allotment.admin_access:
+            return
+        covered: tuple[Part, ...] = ()
+        if record.delivery is not None and record.boot_id == self.boot_id:
+            covered = parts_of(record.device, record.delivery.nodes)
+        wanted = parts_of(device, delivery.nodes)
+        if not set(wanted) <= set(covered):
+            await self.ledger.cover(record, wanted, self.boot_id)
 
     def _sentinel(self, record: Record, word: str, why: str, reason: str) -> Renewal:
         error = f"device {record.device.name} {why}"

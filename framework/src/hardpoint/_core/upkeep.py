@@ -18,7 +18,7 @@ import anyio
 from hardpoint._core.ledger import Record
 from hardpoint._core.rebuilding import rebuild
 from hardpoint._core.records import claim_of
-from hardpoint._core.steps import RELEASE, Steps
+from hardpoint._core.steps import RELEASE, Renewal, Steps
 from hardpoint.cdi_files import ClaimFile
 from hardpoint.errors import (
     HardpointError,
@@ -77,6 +77,7 @@ class Upkeep:
             message = f"{self._ledger.damage}; kept as {self._ledger.aside}, begun anew"
             self._tell("ledger-damaged", message)
         await self._sweep()
+        await self._ledger.drop_numbers(self._steps.boot_id)
         if self._ledger.rebuilding:
             await rebuild(self._steps, self._domains(), self._vendors())
         await self._for_each(await self._keys(), self._settle)
@@ -114,7 +115,8 @@ class Upkeep:
 
     async def _renew(self, records: Sequence[Record], offer: Offer) -> None:
         """Renew the holds of one claim; one that fails leaves the others renewed."""
-        renewals, faults = [], []
+        renewals: list[Renewal] = []
+        faults: list[tuple[Record, Exception]] = []
         for driver in dict.fromkeys(record.claim.dra_driver for record in records):
             own = tuple(record for record in records if record.claim.dra_driver == driver)
             for record in own:
@@ -128,7 +130,8 @@ class Upkeep:
             message = f"claim {claim}: what it delivers has changed"
             facts = {"claim": claim, "devices": devices}
             self._steps.report(Event(name="claim-refreshed", message=message, facts=facts))
-        self._failing -= {renewal.result.record.id for renewal in renewals}
+        faults += [(r.result.record, r.refused) for r in renewals if r.conflict and r.refused]
+        self._failing -= {r.result.record.id for r in renewals if not r.conflict}
         for record, problem in faults:
             if record.id not in self._failing and not isinstance(problem, TryAgain):
                 self._tell("hold-not-renewed", f"device {record.device.name}: {problem}")
