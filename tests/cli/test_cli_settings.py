@@ -24,7 +24,7 @@ def test_a_settings_file_that_is_not_there_is_named(shell: Shell, command: str) 
         ('domian = "a.b"', ": domian: unknown key; the keys are cdi_vendor, domain, "),
         ('[paths]\nstat = "/x"', ": paths.stat: unknown key; the keys are cdi, "),
         ('[log]\nlevel = "loud"', ": log.level: Input should be 'debug', 'info', "),
-        ('[[rules]]\naction = "deny"', ": rules.0.where: Field required"),
+        ('[[rules]]\naction = "deny"', ": rules[0].where: Field required"),
         ('[names.usb]\ndomane = "a.b"', ": names.usb.domane: unknown key; the keys are "),
         ("[nodes]\nx = 1", ": nodes: is not a list; write [[nodes]]"),
         ("[[nodes]]\nname = 'x'", ": nodes[0]: settings: Field required"),
@@ -44,10 +44,10 @@ def test_a_wrong_setting_is_said_with_its_file_and_key(shell: Shell, text: str, 
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("HARDPOINT_DOMAIN", "Not A Name", "domain: want a lower-case DNS subdomain"),
-        ("HARDPOINT_DOMIAN", "a.b", "domian: unknown key"),
-        ("HARDPOINT_LOG__FORMAT", "xml", "log.format: Input should be 'text' or 'json'"),
-        ("HARDPOINT_DOMAIN__X", "y", "domain"),
+        ("HARDPOINT_DOMAIN", "Not A Name", "HARDPOINT_DOMAIN: want a lower-case DNS subdomain"),
+        ("HARDPOINT_DOMIAN", "a.b", "HARDPOINT_DOMIAN: unknown key"),
+        ("HARDPOINT_LOG__FORMAT", "xml", "HARDPOINT_LOG__FORMAT: Input should be 'text' or 'json'"),
+        ("HARDPOINT_DOMAIN__X", "y", "HARDPOINT_DOMAIN: Input should be a valid string"),
     ],
 )
 def test_a_wrong_variable_is_said(shell: Shell, variable: str, value: str, said: str) -> None:

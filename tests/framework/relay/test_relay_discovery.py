@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hardpoint import hookimpl
-from hardpoint._core.discovery import Choice, Plugin, Plugins, discover
+from hardpoint._core.discovery import Choice, Plugin, Plugins, discover, unknown_sections
 from hardpoint.node import Node
 
 GOOD = """
@@ -240,3 +240,22 @@ def test_parameters_that_are_no_model_refuse_their_driver_before_any_claim() -> 
         Parameters = dict
 
     assert "no subclass of hardpoint.Parameters" in _start(Loose).reason
+
+
+def test_a_hook_that_is_not_marked_is_refused_rather_than_never_called() -> None:
+    class Forgot(_Base):
+        def publish_devices(self) -> list[Any]:
+            return []
+
+    assert _start(Forgot).reason == "publish_devices is a hook's name, and is not marked @hookimpl"
+
+
+def test_sections_of_the_settings_that_are_for_nobody_are_named() -> None:
+    plugins = [Plugin("driver", "usb"), Plugin("frontend", "dra")]
+
+    said = list(unknown_sections(plugins, {"driver": ["ubs", "usb"], "names": ["usb", "nvidia"]}))
+
+    assert said == [
+        "[driver.ubs] is for no installed driver; installed: usb",
+        "[names.nvidia] is for no installed driver; installed: usb",
+    ]

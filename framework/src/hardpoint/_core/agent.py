@@ -23,7 +23,7 @@ from hardpoint._core.inventory import ABSENT, Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint._core.offering import Offering
-from hardpoint._core.offline import start_plugins
+from hardpoint._core.offline import idle_sections, start_plugins
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
 from hardpoint._core.scanner import Scanner
@@ -122,6 +122,8 @@ class HardpointAgent:
             writing=self.writing,
         )
         self.node.held = self._held
+        for sentence in idle_sections(self.settings, self._relay.plugins):
+            self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
 

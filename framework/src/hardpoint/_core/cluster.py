@@ -43,6 +43,7 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
     """
     from hardpoint.kube import NODES
 
+    _log.info("asking the API server for the labels of node=%s", settings.node_name)
     kept, last = settings.paths.state / _KEPT, KubeError("no answer")
     with anyio.move_on_after(_PATIENCE):
         while True:
@@ -50,6 +51,8 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
                 async with connect(settings.kube) as kube:
                     node = await kube.get(NODES, settings.node_name)
             except KubeError as error:
+                if str(error) != str(last):
+                    _log.warning("no labels yet, trying again for a while why=%r", str(error))
                 last = error
                 await anyio.sleep(1)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import metadata
@@ -251,6 +251,8 @@ def check_hooks(plugin: Plugin) -> None:
     known = set(hookspecs.__all__)
     for name, method in inspect.getmembers(plugin.instance, callable):
         options = getattr(method, f"{PROJECT}_impl", None)
+        if inspect.ismethod(method) and name in known and options is None:
+            raise PluginRefused(plugin.id, f"{name} is a hook's name, and is not marked @hookimpl")
         if not inspect.isroutine(method) or not isinstance(options, dict):
             continue  # a proxy, say, that has every attribute it is asked for
         hook = options.get("specname") or name
@@ -265,6 +267,22 @@ def check_hooks(plugin: Plugin) -> None:
             if argument not in offered:
                 has = ", ".join(offered) or "no arguments"
                 raise PluginRefused(plugin.id, f"{hook} has no argument {argument}; it has {has}")
+
+
+def unknown_sections(
+    plugins: Iterable[Plugin], sections: Mapping[str, Iterable[str]]
+) -> Iterator[str]:
+    """Yield a sentence for each name in the settings that is no plugin's; ``sections`` by role."""
+    by_role: dict[str, list[str]] = defaultdict(list)
+    for plugin in plugins:
+        if plugin.state != "missing":
+            by_role[plugin.role].append(plugin.name)
+    for table, names in sections.items():
+        role = "driver" if table == "names" else table
+        for name in names:
+            if name not in by_role[role]:
+                have = ", ".join(sorted(by_role[role])) or "none"
+                yield f"[{table}.{name}] is for no installed {role}; installed: {have}"
 
 
 def check_parameters(plugin: Plugin) -> None:

@@ -10,11 +10,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hardpoint._core.discovery import Choice, Plugin, Plugins, discover, installed
+from hardpoint._core.discovery import (
+    Choice,
+    Plugin,
+    Plugins,
+    discover,
+    installed,
+    unknown_sections,
+)
 from hardpoint._core.faults import FaultBoard, FaultEntry
-from hardpoint._core.inventory import Facts, Listing, as_offer, build
+from hardpoint._core.inventory import Facts, Listing, as_offer, build, idle_rules
 from hardpoint._core.relay import Relay
-from hardpoint.model import AttributeInfo, Offer
+from hardpoint.model import AttributeInfo, AttributeType, Offer
 from hardpoint.node import Node
 from hardpoint.platform import Platform
 from hardpoint.settings import AgentSettings
@@ -32,6 +39,8 @@ class Look:
     offer: Offer
     faults: tuple[FaultEntry, ...]
     plugins: tuple[Plugin, ...]
+    notes: tuple[str, ...] = ()
+    """What the settings say that has no effect here, each in a sentence."""
 
 
 def choices(settings: AgentSettings) -> dict[str, Choice]:
@@ -72,6 +81,7 @@ async def look(node: Node, settings: AgentSettings) -> Look:
     plugins, board = _drivers(settings, node)
     async with Relay(plugins, board) as relay:
         answers = await relay.gather("publish_devices")
+        told = await relay.gather("describe_attributes") if settings.rules else {}
     now = time.monotonic()
     listings = [
         Listing(plugin.removeprefix("driver/")).after(listed, now)
@@ -87,7 +97,28 @@ async def look(node: Node, settings: AgentSettings) -> Look:
     for driver, device, problem in built.problems:
         board.record(f"driver/{driver} {device} {problem.field}", str(problem), "left out")
     offer = as_offer(built, Offer(generation=0), complete=True)
-    return Look(offer, board.entries, tuple(plugins.all))
+    known = {info.name: _TYPES[info.type] for infos in told.values() for info in infos}
+    notes = [*idle_sections(settings, plugins), *idle_rules(settings.rules, built.used, known)]
+    return Look(offer, board.entries, tuple(plugins.all), tuple(notes))
+
+
+_TYPES = {
+    AttributeType.BOOL: bool,
+    AttributeType.INT: int,
+    AttributeType.STRING: str,
+    AttributeType.VERSION: str,
+}
+
+
+def idle_sections(settings: AgentSettings, plugins: Plugins) -> tuple[str, ...]:
+    """Return a sentence for each section of the settings that is for no installed plugin."""
+    tables: dict[str, Mapping[str, object]] = {
+        "driver": settings.driver,
+        "frontend": settings.frontend,
+        "policy": settings.policy,
+        "names": settings.names,
+    }
+    return tuple(unknown_sections(plugins.all, tables))
 
 
 async def described(

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_settings(parser)
     add_json(parser)
-    parser.add_argument("name", nargs="?", help="only attributes in whose name this occurs")
+    parser.add_argument(
+        "name", nargs="?", help="only attributes in whose name, or driver's name, this occurs"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         (driver, info)
         for driver, infos in {"(every)": EVERY_DEVICE, **answers}.items()
         for info in sorted(infos, key=lambda info: info.name)
-        if not arguments.name or arguments.name.lower() in info.name.lower()
+        if not arguments.name or arguments.name.lower() in f"{driver} {info.name}".lower()
     ]
     if arguments.json:
         as_json([{"driver": driver, **info_json(info)} for driver, info in rows])

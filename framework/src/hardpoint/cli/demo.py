@@ -25,6 +25,7 @@ from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
 
 if TYPE_CHECKING:
     from hardpoint.testing.api_server import FakeApiServer
+    from hardpoint.testing.cdi import Injected
     from hardpoint.testing.kubelet import FakeKubelet
 
 NODE = "demo"
@@ -147,7 +148,7 @@ async def _hold(agent: HardpointAgent, kubelet: FakeKubelet, chosen: Offered) ->
     (file,) = agent.paths.cdi.glob("*.json")
     print(f"The agent wrote {file.name}, from which the container runtime will read:\n")
     print(_indented(json.dumps(json.loads(file.read_text()), indent=2)))
-    _show_received(kubelet.inject(pod).paths, chosen)
+    _show_received(kubelet.inject(pod), chosen)
     print(f"Until it ends, {chosen.name} is held: {', '.join(str(h) for h in agent.holds())}.")
 
     _say("4. The pod ends, and the kubelet gives the claim back")
@@ -237,11 +238,10 @@ def _show_claim(chosen: Offered) -> None:
     attributes = chosen.device.attributes
     selected = next((n for n in ("renderNode", "serial", "product", "kind") if n in attributes), "")
     domain = chosen.domain.dra_driver
-    test = (
-        f'has(device.attributes["{domain}"].{selected})'
-        if attributes.get(selected) is True
-        else f'device.attributes["{domain}"].{selected} == "{attributes.get(selected, "")}"'
-    )
+    own = f'device.attributes["{domain}"].{selected}'
+    test = f"has({own})"
+    if attributes.get(selected) is not True:
+        test += f' &&\n        {own} == "{attributes.get(selected, "")}"'
     print("Its claim names a DeviceClass such as:\n")
     print(
         _indented(
@@ -253,9 +253,12 @@ def _show_claim(chosen: Offered) -> None:
     print("\nThe scheduler's part is played here: it allocates the device to the claim.")
 
 
-def _show_received(paths: Sequence[str], chosen: Offered) -> None:
-    print(f"\nA container of the pod finds {', '.join(paths) or 'no node'}, and nothing else of ")
-    print(f"{chosen.device.attributes.get('name', chosen.name)}. No privilege, no host mount.")
+def _show_received(injected: Injected, chosen: Offered) -> None:
+    nodes = ", ".join(injected.paths) or "no node"
+    mounts = "" if injected.mounts else ", no host mount"
+    what = chosen.device.attributes.get("name", chosen.name)
+    print(f"\nA container of the pod finds {nodes}, and nothing else of {what}.")
+    print(f"No privilege{mounts}.")
 
 
 def _say(text: str) -> None:

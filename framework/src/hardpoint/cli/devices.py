@@ -145,6 +145,8 @@ def _paths(device: Device) -> list[str]:
 def _faults(found: Look) -> None:
     for fault in found.faults:
         print(f"\n! {fault.source}: {fault.message} ({fault.cost})")
+    for note in found.notes:
+        print(f"\nnote: {note}")
 
 
 def _why(found: Look, text: str) -> None:

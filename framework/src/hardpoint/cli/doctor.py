@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hardpoint._core.offline import start_plugins
+import anyio
+
+from hardpoint._core.offline import look, start_plugins
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
 from hardpoint.cli.output import as_json, table
@@ -187,6 +189,14 @@ def _plugins(settings: AgentSettings) -> Iterator[Finding]:
             yield Finding("fail", f"{role}s", "none runs", f"install a {role} package")
 
 
+def _settings(settings: AgentSettings) -> Iterator[Finding]:
+    found = anyio.run(look, this_machine(settings), settings)
+    for note in found.notes:
+        yield Finding("warn", "settings", note, "correct it, or take it out")
+    if not found.notes:
+        yield Finding("ok", "settings", f"{len(settings.rules)} rules, each matches a device")
+
+
 def _agent(settings: AgentSettings) -> Iterator[Finding]:
     if not agent_runs(settings.paths.state):
         yield Finding("warn", "agent", "does not run", "hardpoint run")
@@ -212,4 +222,4 @@ def _text(path: Path) -> str:
         return ""
 
 
-CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _selinux, _plugins, _agent)
+CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _selinux, _plugins, _settings, _agent)
