@@ -269,7 +269,7 @@ class HardpointAgent:
 
     def on_fault(self, source: str, message: str) -> None:
         """Put a failure of a frontend's surroundings on the fault board."""
-        self.board.record(source, message, cost="see docs/howto/troubleshoot.md")
+        self.board.record(source, message, cost="what this frontend offers may be out of date")
 
     def clear_fault(self, source: str) -> None:
         """Take a failure off the board."""

@@ -151,21 +151,24 @@ class DriverServer:
         """Run something that never ends, again and again if it does."""
         backoff = Backoff(first=1.0, most=60.0)
         source = f"frontend/dra {what} of {self._name}"
+        failed = False
         while True:
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._trust, source, backoff)
+                    tasks.start_soon(self._trust, source if failed else "", backoff)
                     await work()
                     tasks.cancel_scope.cancel()
             except Exception as error:  # noqa: BLE001 -- one part's failure is not the others'
+                failed = True
                 self._agent.on_fault(source, self._said(what, _cause(error)))
             await anyio.sleep(backoff.next())
 
     async def _trust(self, source: str, backoff: Backoff) -> None:
-        """What has run for a while works again."""
+        """What failed and has run for a while since works again; its own faults are its own."""
         await anyio.sleep(_TRUSTED_AFTER)
         backoff.reset()
-        self._agent.clear_fault(source)
+        if source:
+            self._agent.clear_fault(source)
 
     def _said(self, what: str, error: Exception) -> str:
         if isinstance(error, HardpointError):
