@@ -6,7 +6,7 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run test lint types layers check wheels stranger bench docs golden clean
+.PHONY: help setup run cluster test test-cluster lint types layers check wheels stranger bench docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -24,6 +24,12 @@ run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI 
 
 test: setup ## every test that needs no root, hardware or cluster
 	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"
+
+cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (root; MACHINE=tree, NODES=2)
+	@PYTHONPATH=tests $(BIN)/python -m cluster $(if $(MACHINE),--machine $(MACHINE)) $(if $(NODES),--nodes $(NODES))
+
+test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version)
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: setup ## style
 	$(BIN)/ruff check .

@@ -183,7 +183,7 @@ class Namespace:
 
     def run(self, pod: str, *words: str, container: str = "c") -> str:
         """Run a command in a container (``kubectl exec``); return what it says on both streams."""
-        answer: str = stream(
+        line: Any = stream(
             self.witness.core.connect_get_namespaced_pod_exec,
             pod,
             self.name,
@@ -193,8 +193,13 @@ class Namespace:
             stdout=True,
             stderr=True,
             tty=False,
+            _preload_content=False,  # else nobody closes its socket
         )
-        return answer
+        try:
+            line.run_forever(timeout=30)
+            return str(line.read_all())
+        finally:
+            line.close()
 
     def health(self, pod: str) -> dict[str, str]:
         """Return what a pod's status says of its devices: resource id to health."""

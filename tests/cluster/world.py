@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
-from cluster import pods
 from cluster.agent import AgentProcess, agent_on, grant_role
 from cluster.machine import Machine
 from cluster.node import Cluster
@@ -18,11 +18,7 @@ FIRST, SECOND = "pci-0000-00-02-0", "pci-0000-03-00-0"
 ADAPTER = "usb-1-8-1-0"
 WHOLE = {FIRST, f"{FIRST}-display", f"{FIRST}-i2c-dev", SECOND, f"{SECOND}-display", ADAPTER}
 """Every device of the machine."""
-CLASSES = {
-    "gpu-render": "has(device.attributes['liken.sh'].renderNode)",
-    "gpu-display": "has(device.attributes['liken.sh'].displayNode)",
-    "zigbee-adapter": "device.attributes['liken.sh'].vendor == '10c4'",
-}
+GUIDE = Path(__file__).parent / "guide"
 
 
 class World:
@@ -33,9 +29,11 @@ class World:
         self.witness = Witness(cluster.kubeconfig)
         self.machine = Machine(cluster.state / "machine")
         grant_role(self.witness, LIKEN)
+        self.witness.apply((GUIDE / "classes.yaml").read_text())
         settings = self.machine.environment() | {"HARDPOINT_DOMAIN": LIKEN}
         self.agent = agent_on(cluster, self.witness, "n0", settings)
-        self._names = itertools.count(1)
+        self.fresh = map(str, itertools.count(1))
+        """Names that nothing has yet."""
         self._boots = itertools.count(1)
 
     def close(self) -> None:
@@ -53,10 +51,6 @@ class World:
         self.agent.start()
         self.until_published(WHOLE)
         self.until_registered()
-        for name, condition in CLASSES.items():
-            if self.witness.get("DeviceClass", name) is None:
-                whole = f"device.driver == 'liken.sh' && {condition}"
-                self.witness.create(pods.device_class(name, whole))
 
     def _server_is_ready(self) -> bool:
         try:
@@ -67,7 +61,7 @@ class World:
     @contextmanager
     def namespace(self, name: str = "") -> Iterator[Namespace]:
         """Give a namespace to a test, and take everything in it away after."""
-        made = self.witness.namespace(name or f"test-{next(self._names)}")
+        made = self.witness.namespace(name or f"test-{next(self.fresh)}")
         yield made
         made.clear()
 
@@ -97,7 +91,7 @@ class World:
 
         def look() -> bool:
             said = running.says("status")
-            return bool(said)
+            return said.get("pid") == running.pid and bool(said["ready"])
 
         until("registered", look)
 
@@ -107,4 +101,4 @@ class World:
 
     def holds(self) -> dict[str, str]:
         """Return which devices are held and in which state."""
-        return {one["device"]: one["state"] for one in self.agent.says("holds")["holds"]}
+        return {one["device"]: one["state"] for one in self.agent.says("holds")}
