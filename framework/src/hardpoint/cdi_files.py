@@ -79,7 +79,7 @@ class CdiDirectory:
         """Remove a claim's file; return whether there was one."""
         try:
             self.file(vendor, uid).unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         _sync_directory(self.directory)
         return True
@@ -92,12 +92,20 @@ class CdiDirectory:
                 read = _read(vendor, uid, path)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            except Exception as error:  # noqa: BLE001 - anything may stand in it, nested ever so deep
                 bad.append(BadFile(path, str(error) or type(error).__name__))
                 continue
             if read is not None:
                 good.append(read)
         return good, bad
+
+    def missing(self, wanted: Iterable[tuple[str, str]]) -> set[str]:
+        """Return the UIDs of claims, given as vendor and UID, whose file is not there."""
+        try:
+            names = set(os.listdir(self.directory))
+        except (FileNotFoundError, NotADirectoryError):
+            names = set()
+        return {uid for vendor, uid in wanted if f"{vendor}-{uid}{_SUFFIX}" not in names}
 
     def leftovers(self, vendors: Collection[str]) -> list[tuple[str, str]]:
         """Return vendor and UID of temporary files of ours that a crash left behind."""

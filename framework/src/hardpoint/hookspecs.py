@@ -94,7 +94,8 @@ def prepare_device(device: Device, claim: Claim, parameters: Any, hold: Hold) ->
 
     Called after the hold is on disk, and again whenever the kubelet repeats a call that did not
     end: do nothing then that is done already. What ``unprepare_device`` will need is kept with
-    ``hold.remember(...)`` *before* anything is changed.
+    ``hold.remember(...)`` *before* anything is changed. Neither this nor its undoing is called for
+    admin access, which looks at what another claim may have.
     """
     raise AssertionError
 

@@ -244,9 +244,31 @@ async def test_admin_access_is_refused_unless_a_policy_admits_it(world: World) -
         assert refused.value.reason == "admin-access"
 
         world.hooks.policies["admits"] = Admits()
-        (world.root / "hw" / "card-b").unlink()
         await prepare(broker, admin)
         assert {hold.claim.uid for hold in broker.holds()} == {"u1", "u2"}
+
+
+async def test_admin_access_changes_nothing_under_the_claim_that_has_the_device(
+    world: World,
+) -> None:
+    class Admits:
+        def admit_claim(self) -> Verdict:
+            return Verdict.allow()
+
+    world.hooks.policies["admits"] = Admits()
+    world.cards.releases = True
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-b"))
+        admin = claim("u2", "card-b", admin_access=True)
+        (answer,) = await prepare(broker, admin)
+        assert answer.device == "card-b"
+        assert "/dev/card-b" in world.file("u2")
+
+        await broker.unprepare(admin.key)
+        await broker.attend()
+
+        assert world.cards.calls == ["prepare card-b"]
+        assert not broker.quarantined()
 
 
 async def test_any_denial_wins_and_its_reason_is_told(world: World) -> None:

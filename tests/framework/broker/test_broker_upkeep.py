@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import anyio
@@ -62,7 +63,7 @@ async def test_a_reboot_makes_every_hold_true_again(world: World) -> None:
     world.card("card-a", 61)
     async with world.broker() as broker:
         await broker.restore()
-        assert world.cards.calls[2:] == ["prepare card-a", "prepare card-b"]
+        assert sorted(world.cards.calls[2:]) == ["prepare card-a", "prepare card-b"]
         assert world.files() == ["hardpoint.dev-u1.json", "hardpoint.dev-u2.json"]
         assert '"minor": 61' in world.file("u1")
         assert await prepare(broker, claim("u1", "card-a")) == answer
@@ -462,3 +463,90 @@ async def test_tend_does_what_is_due_and_ends_when_it_is_cancelled(world: World)
                 await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
     assert world.cards.calls[-1] == "release card-a"
+
+
+async def test_files_that_somebody_removed_are_written_again_and_it_is_said_once(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        good = world.file("u1")
+        for there in (False, True):
+            shutil.rmtree(world.cdi)
+            if there:
+                world.cdi.mkdir()
+            await broker.attend()
+            assert world.file("u1") == good
+        assert len(world.told("cdi-missing")) == 2
+
+        shutil.rmtree(world.cdi)
+        world.cdi.write_text("not a directory")
+        for _ in range(3):
+            await broker.attend()
+        assert len(world.told("upkeep-failed")) == 1
+        world.cdi.unlink()
+        await broker.attend()
+        assert world.file("u1") == good
+
+
+async def test_a_claim_ends_though_the_cdi_directory_is_a_file(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        shutil.rmtree(world.cdi)
+        world.cdi.write_text("not a directory")
+
+        await broker.unprepare(claim("u1").key)
+        await broker.unprepare(claim("unknown").key)
+
+        assert not broker.holds()
+
+
+async def test_a_file_nested_without_end_does_not_keep_a_lost_ledger_from_being_found_again(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    (world.state / "ledger.db").unlink()
+    (world.cdi / "hardpoint.dev-u2.json").write_text("[" * 100_000)
+
+    async with world.broker() as broker:
+        await broker.restore()
+
+        assert [hold.claim.uid for hold in broker.holds()] == ["u1"]
+        assert "u2.json" in world.told("cdi-unreadable")[0].message
+
+
+async def test_a_refresh_that_fails_twice_is_tried_a_third_time(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.card("card-a", 7)
+        good, world.cdi = world.cdi, world.root / "moved"
+        good.rename(world.cdi)
+        good.write_text("not a directory")
+        await broker.refresh(world.offer())
+        await broker.attend()
+        await broker.attend()
+        good.unlink()
+        world.cdi.rename(good)
+        world.cdi = good
+
+        await broker.attend()
+
+        assert '"minor": 7' in world.file("u1")
+
+
+@pytest.mark.parametrize("jump", [-10 * 365 * 86400.0, 3600.0])
+async def test_a_clock_that_jumps_does_not_stop_what_is_retried(world: World, jump: float) -> None:
+    world.cards.releases = True
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        world.cards.faults["release"] = OSError("not yet")
+        await broker.unprepare(claim("u1").key)
+        await broker.attend()
+        assert broker.quarantined()
+
+        world.cards.faults.clear()
+        world.now += jump
+        await broker.attend()
+
+        assert not broker.quarantined()

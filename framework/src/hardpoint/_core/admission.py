@@ -106,8 +106,11 @@ class Admission:
             cdi_vendor=vendor,
             cdi_name=cdi.device_name(claim.key.uid, device.name, allotment.share_id, request),
             parts=() if allotment.admin_access else _parts(offered, nodes),
-            undo=self._hooks.implements(device.driver, "unprepare_device"),
+            undo=self._undoes(device.driver) and not allotment.admin_access,
         )
+
+    def _undoes(self, driver: str) -> bool:
+        return self._hooks.implements(driver, "unprepare_device")
 
     async def _nodes(
         self, claim: Claim, allotment: Allotment, device: Device, parameters: Any

@@ -86,7 +86,12 @@ class Steps:
     # -- forth ------------------------------------------------------------------------------------
 
     async def make(self, record: Record, claim: Claim, device: Device, parameters: Any) -> Result:
-        """Let the driver change the hardware, and compose what the holder receives."""
+        """Let the driver change the hardware, and compose what the holder receives.
+
+        Admin access looks at what another claim may have: nothing is changed for it, nor undone.
+        """
+        if record.allotment.admin_access:
+            return await self.compose(record, device, parameters)
         hold = record.hold(partial(self.ledger.remember, record))
         await self.hooks.owner(
             PREPARE,
@@ -296,10 +301,15 @@ class Steps:
 
     async def end(self, records: Sequence[Record]) -> None:
         """End holds that are undone; a device that its driver scrubs stays withheld until it is."""
-        scrubbed = [r for r in records if self.hooks.implements(r.device.driver, RELEASE)]
+        scrubbed = [r for r in records if self._is_scrubbed(r)]
         for record in scrubbed:
             await self.ledger.retire(record, HoldState.RELEASING)
         await self.ledger.forget([record for record in records if record not in scrubbed])
+
+    def _is_scrubbed(self, record: Record) -> bool:
+        if record.allotment.admin_access:
+            return False
+        return self.hooks.implements(record.device.driver, RELEASE)
 
 
 def _differs(result: Result) -> bool:

@@ -64,6 +64,7 @@ class Upkeep:
         self._started = clock()
         self._missed: dict[str, ClaimKey] = {}
         self._doing: set[object] = set()
+        self._telling: dict[object, str] = {}
         self._failing: set[int] = set()
         self._bad_files: set[str] = set()
         self._orphans_due = self._started + GRACE
@@ -171,15 +172,34 @@ class Upkeep:
             return due
         waiting = [r for r in await self._records() if r.retired and r.readable and self._is_due(r)]
         due += [(record.id, partial(self._finish, record)) for record in waiting]
-        if self._clock() >= self._orphans_due and not self._ledger.rebuilding:
+        due += [
+            (f"missed {key.uid}", partial(self._write_again, key)) for key in await self._bare()
+        ]
+        wait = self._orphans_due - self._clock()
+        if not 0 < wait <= _ORPHANS and not self._ledger.rebuilding:  # nor if the clock was set
             due.append(("orphans", self._collect_orphans))
         return due
 
     async def _retry(self, key: ClaimKey) -> None:
         try:
             await self._refresh(self._steps.offer(), key)
-        except HoldBusy:
+        except Exception:
             self._missed[key.uid] = key
+            raise
+
+    async def _bare(self) -> list[ClaimKey]:
+        """Return claims that are held and have no CDI file: somebody emptied the directory."""
+        held = [r for r in self._ledger.latest if _active(r) and r.state is HoldState.HELD]
+        if not held:
+            return []
+        wanted = {(r.cdi_vendor, r.claim.uid): r.claim for r in held}
+        missing = await self._in_thread(lambda: self._files.missing(wanted))
+        return list({key.uid: key for key in wanted.values() if key.uid in missing}.values())
+
+    async def _write_again(self, key: ClaimKey) -> None:
+        if f"missed {key.uid}" not in self._telling:
+            self._tell("cdi-missing", f"the CDI file of claim {key} was removed; written again")
+        await self._retry(key)
 
     async def _do(self, name: object, work: Callable[[], Awaitable[None]]) -> None:
         if name in self._doing:
@@ -187,20 +207,30 @@ class Upkeep:
         self._doing.add(name)
         try:
             await work()
+        except HoldBusy:
+            pass
         except (HardpointError, OSError) as error:
-            if not isinstance(error, HoldBusy):
-                self._tell("upkeep-failed", str(error))
+            self._tell_once(name, str(error))
         except Exception as error:  # noqa: BLE001 - one claim's must not be all claims'
-            _log.exception("upkeep failed what=%s", name)
-            self._tell("upkeep-failed", f"{name}: {type(error).__name__}")
+            _log.debug("upkeep failed what=%s", name, exc_info=error)
+            self._tell_once(name, f"{name}: {type(error).__name__}")
+        else:
+            self._telling.pop(name, None)
         finally:
             self._doing.discard(name)
+
+    def _tell_once(self, name: object, what: str) -> None:
+        """Tell of a failure that is tried again every few seconds, until it is another one."""
+        if self._telling.get(name) != what:
+            self._telling[name] = what
+            self._tell("upkeep-failed", what)
 
     def _is_due(self, record: Record) -> bool:
         if not record.tries and record.state is HoldState.RELEASING:
             return True
         delay = min(_FIRST * (1 << min(record.tries, 20)), _LAST)
-        return self._clock() >= record.changed + delay
+        passed = self._clock() - record.changed
+        return passed >= delay or passed < -_LAST  # a clock that was set back must not stop it
 
     async def _let_go(self, key: ClaimKey) -> None:
         async with self._turn(key, patience=_PATIENCE):
