@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hardpoint import Node
 from hardpoint.testing.sysfs import FakeDevice, FakeMachine, FakePci, WithDisks
 from pci_drm_look import look
 
@@ -142,6 +143,45 @@ def test_a_scsi_disk_has_its_serial_number_in_a_page_of_its_data(
 
     assert disk.attributes["serial"] == "S4EV01"
     assert disk.attributes["wwid"] == "naa.5000c500"
+
+
+def _signed(machine: FakeMachine) -> Node:
+    """Give sda a file of udev's in which it belongs to a storage system."""
+    record = machine.run / "udev/data/b8:0"
+    record.parent.mkdir(parents=True)
+    record.write_text("E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_USAGE=crypto\n")
+    return machine.node()
+
+
+@pytest.mark.parametrize(
+    ("serial", "stays"), [("S-1", True), ("", True), ("S-2", False)], ids=["it", "silent", "other"]
+)
+def test_a_disk_that_its_holder_gave_a_signature_stays_unless_another_took_its_place(
+    machine: FakeMachine, serial: str, stays: bool
+) -> None:
+    machine.mount("0:5", "/")
+    sata = machine.pci("0000:00:1f.2", klass="010601", driver="ahci").ata(1)
+    sata.set(model="ACME", serial="S-1").disk("sda", 8, 0)
+    (device,) = look(machine.node()).devices.values()
+    sata.set(serial=serial)
+    node = _signed(machine)
+
+    assert look(node).rules == {"pci 0000:00:1f.2 sda": "disk-in-use"}
+    node.held = lambda: {"renamed": device}
+    assert list(look(node).devices) == (["pci-0000-00-1f-2-ata-1-0"] if stays else [])
+
+
+def test_that_one_disk_is_held_frees_no_other_of_its_controller(
+    machine: FakeMachine, hba: FakePci
+) -> None:
+    machine.mount("0:5", "/")
+    hba.scsi(0, 1).disk("sdb", 8, 16)
+    (held,) = look(machine.node()).devices.values()
+    hba.scsi(0, 0).disk("sda", 8, 0)
+    node = _signed(machine)
+    node.held = lambda: {held.name: held}
+
+    assert look(node).rules == {"pci 0000:03:00.0 sda": "disk-in-use"}
 
 
 def test_a_name_that_is_too_long_to_publish_is_left_out_rather_than_cut(

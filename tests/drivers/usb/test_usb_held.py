@@ -136,6 +136,37 @@ def test_a_device_that_the_admin_renamed_is_known_by_its_port(
     assert look(held={"the-ups": device}).names == ["usb-3-4-1-0"]
 
 
+def test_a_disk_that_its_holder_gave_a_signature_stays_its_holders(
+    machine: FakeMachine, look: Look
+) -> None:
+    machine.mount("0:5", "/")
+    stick = machine.usb("1-1", vendor="0951", product="1666", serial="STICK-1")
+    stick.interface(0, klass="08", driver="usb-storage").disk("sdb", 8, 16)
+    held = look().devices
+    record = machine.run / "udev/data/b8:16"
+    record.parent.mkdir(parents=True)
+    record.write_text("E:ID_FS_TYPE=ceph_bluestore\nE:ID_FS_USAGE=other\n")
+
+    assert look().rules() == {"1-1:1.0": "in-use"}
+    assert _paths(look(held=held).devices["usb-1-1-1-0"]) == [
+        "/dev/sdb",
+        "/dev/bus/usb/001/002",
+    ]
+
+
+def test_a_disk_in_use_that_took_the_place_of_a_held_one_is_not_its_holders(
+    machine: FakeMachine, look: Look
+) -> None:
+    stick = machine.usb("1-1", vendor="0951", product="1666", serial="STICK-1")
+    stick.interface(0, klass="08", driver="usb-storage").disk("sdb", 8, 16)
+    machine.mount("0:5", "/")
+    held = look().devices
+    stick.attribute("serial", "STICK-2")
+    machine.mount("8:16", "/media")
+
+    assert look(held=held).rules() == {"1-1:1.0": "in-use"}
+
+
 # -- successors ------------------------------------------------------------------------------------
 
 _SUCCESSORS = [{"first": "1a6e:089a", "then": "18d1:9302"}]

@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hardpoint import Capacity, DeviceNode, Entry
-from hardpoint.attributes import LONGEST_STRING
+from hardpoint import Capacity, Device, DeviceNode, Entry
+from hardpoint.attributes import LONGEST_STRING, text
 from hardpoint.model import AttributeValue, slug
 from hardpoint.node import clean
 
@@ -147,6 +147,18 @@ def attributes(drive: Drive) -> dict[str, AttributeValue]:
     if block_size:
         facts["logicalBlockSize"] = block_size
     return {name: value for name, value in facts.items() if value not in ("", False)}
+
+
+def may_be_one(held: Device, now: Device) -> bool:
+    """Say whether two disks in one place may be one: nothing that both say of themselves differs.
+
+    What is held was cut for publishing.
+    """
+    for name in ("model", "serial", "wwid"):
+        before, after = held.attributes.get(name), now.attributes.get(name)
+        if before and after and before != text(str(after)):
+            return False
+    return True
 
 
 def _wwid(entry: Entry, home: Entry) -> str:

@@ -121,11 +121,23 @@ class Scan:
     ) -> Iterator[Device | Withheld]:
         drives = disks.drives(found)
         for drive, port in zip(drives, disks.suffixes(drives, owner), strict=True):
+            device = self._drive(owner, drive, port, facts)
             _, dropped = self.platform.keep(drive.nodes)
-            if dropped:
+            if dropped and not self._is_held(device):
                 yield withheld.disk_kept(owner, drive.entry.name, dropped[0][1])
             else:
-                yield self._drive(owner, drive, port, facts)
+                yield device
+
+    def _is_held(self, device: Device) -> bool:
+        """Say whether a claim holds this drive, and no other has taken its place.
+
+        Its holder may write to it what makes it look in use: a volume, the signature of a storage
+        system. The framework judges the nodes of a held device.
+        """
+        return any(
+            held.origin == device.origin and disks.may_be_one(held, device)
+            for held in self.node.held().values()
+        )
 
     def _drive(self, owner: Entry, drive: disks.Drive, port: str, facts: Facts) -> Device:
         word: Facts = {"subsystem": drive.nodes[0].subsystem}
@@ -137,7 +149,7 @@ class Scan:
             capacity=disks.capacity(drive),
             parts=owner.beside(),
             topology=owner.topology(),
-            origin=_origin(owner),
+            origin={**_origin(owner), "drive": port.removeprefix("-")},
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hardpoint import Device, DeviceNode, NodeType, Taint, Withheld, exclusive, shared
+from hardpoint.attributes import text
 from hardpoint.model import AttributeValue, Listed, Part
 
 from hardpoint_usb import serio, withheld
@@ -128,7 +129,7 @@ def _by_interface(scan: Scan, port: Port) -> Iterator[Listed]:
         if isinstance(item, Withheld):
             yield item
             continue
-        fit, reason = _without_kept(scan, item)
+        fit, reason = (item, "") if _is_held_disk(scan, port, item) else _without_kept(scan, item)
         kept_by_machine = kept_by_machine or reason
         if fit is None:
             yield withheld.in_use(item.interfaces[0], reason)
@@ -204,6 +205,19 @@ def _first_half(port: Port, one: Interface) -> Interface | None:
         return not other.nodes, after, abs(other.number - one.number)
 
     return min(able, key=distance, default=None)
+
+
+def _is_held_disk(scan: Scan, port: Port, draft: Draft) -> bool:
+    """Say whether a claim holds this disk, and no other has taken its place.
+
+    Its holder may write to it what makes it look in use: a volume, the signature of a storage
+    system. The framework judges the nodes of a held device.
+    """
+    held = scan.held(port).get(draft.interfaces[0].address)
+    if held is None or not draft.has_disk:
+        return False
+    before, after = held.attributes.get("serial", ""), text(port.serial)
+    return not before or not after or before == after
 
 
 def _without_kept(scan: Scan, draft: Draft) -> tuple[Draft | None, str]:
