@@ -186,6 +186,13 @@ def test_why_finds_hardware_by_the_name_it_would_have(full: Shell) -> None:
     assert "no kernel driver is bound to this GPU" in row
 
 
+def test_why_finds_an_interface_by_the_name_it_would_have(full: Shell) -> None:
+    answer = full("devices", "--sysfs", full.tree, "--why", "usb-1-4-1-1")
+
+    (row,) = answer.out.splitlines()[1:]
+    assert row.startswith("1-4:1.1 ")
+
+
 def test_why_says_that_a_device_is_offered(full: Shell) -> None:
     answer = full("devices", "--sysfs", full.tree, "--why", "usb-1-8-1-0")
 

@@ -61,7 +61,7 @@ def _mentions(withheld: Mapping[str, str], text: str) -> bool:
     if text.lower() in " ".join(withheld.values()).lower():
         return True
     name = slug(text)
-    return bool(name) and name in slug(withheld["subject"])
+    return bool(name) and name in slug("{driver} {subject}".format_map(withheld))
 
 
 def document(offer: Offer, faults: tuple[FaultEntry, ...]) -> dict[str, Any]:
