@@ -58,7 +58,7 @@ _DISK_ROWS: tuple[tuple[str, AttributeType, str, str, str], ...] = (
     ("blockNode", _BOOL, "Delivers a block device", "block", ""),
     ("model", _STRING, "Model of the drive", "model", "EXAMPLE SSD"),
     ("serial", _STRING, "Serial number of the drive", "serial, vpd_pg80", "S4EV…"),
-    ("wwid", _STRING, "Name of the drive that is unique in the world", "wwid", "naa.5000c500…"),
+    ("wwid", _STRING, "Name unique in the world, if it fits in 64 bytes", "wwid", "naa.5000c…"),
     ("firmware", _STRING, "Firmware of the drive", "firmware_rev, rev, fwrev", "2.5+"),
     ("rotational", _BOOL, "It turns", "queue/rotational", ""),
     ("removable", _BOOL, "Its medium can be taken out", "removable", ""),
