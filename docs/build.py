@@ -5,14 +5,17 @@ A test compares what this writes with what is in the repository.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import anyio
-from hardpoint import hookspecs
+import hardpoint
+from hardpoint import agent, entry, errors, hookspecs, model, node, parameters
 from hardpoint import settings as settings_module
 from hardpoint._core.offline import described, start_plugins
 from hardpoint.cli.attributes import EVERY_DEVICE
@@ -37,13 +40,18 @@ _MEANING = {
 
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
-    return {"hooks.md": hooks(), "attributes.md": attributes(), "settings.md": settings()}
+    return {
+        "hooks.md": hooks(),
+        "types.md": types(),
+        "attributes.md": attributes(),
+        "settings.md": settings(),
+    }
 
 
 def hooks() -> str:
     """One heading per hook, in the order of hookspecs.py, under the headings of its sections."""
     intro = inspect.getdoc(hookspecs) or ""
-    parts = [f"{_NOTE}\n# Hooks\n\n{_prose(intro)}\n"]
+    parts = [f"{_NOTE}\n# Hooks\n\n{_prose(intro)}\n\n{_SEE_TYPES}"]
     section = ""
     for name, title in _in_order():
         if title != section:
@@ -87,6 +95,127 @@ def _prose(text: str) -> str:
     return text.replace("``", "`")
 
 
+def types() -> str:
+    """Every type that hooks take and return: one heading each, with its fields and methods."""
+    parts = [_TYPES_INTRO]
+    for title, source, names in _TYPES:
+        tree = ast.parse(inspect.getsource(source))
+        found = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+        parts += [f"\n## {title}\n"] if title else []
+        parts += [_type(source, found[name]) for name in names]
+    return "".join(parts)
+
+
+def _type(source: ModuleType, node: ast.ClassDef | ast.FunctionDef) -> str:
+    where = "hardpoint" if node.name in hardpoint.__all__ else source.__name__
+    head = f"\n### {node.name}\n\n`from {where} import {node.name}`\n\n"
+    text = _prose(ast.get_docstring(node) or "")
+    if isinstance(node, ast.FunctionDef):
+        return f"{head}`{_call(node)}`: {text}\n"
+    made = next((e for e in node.body if isinstance(e, _DEFS) and e.name == "__init__"), None)
+    making = f"`{node.name}({_arguments(made)})`\n\n" if made else ""
+    is_enum = any("Enum" in ast.unparse(base) for base in node.bases)
+    return f"{head}{making}{text}\n{_members(node) if is_enum else _fields(node)}{_methods(node)}"
+
+
+def _members(node: ast.ClassDef) -> str:
+    """Return a list of an enumeration's members."""
+    rows = [
+        f"- `{node.name}.{_target(each)}`, {ast.unparse(each.value)}: {_cell(said)}".rstrip(": ")
+        for each, said in _with_strings(node.body)
+        if isinstance(each, ast.Assign)
+    ]
+    return "\n" + "".join(f"{row}\n" for row in rows)
+
+
+def _fields(node: ast.ClassDef) -> str:
+    """Return a table of a class's fields, each with the string that stands below it."""
+    rows = []
+    for each, said in _with_strings(node.body):
+        name = _target(each)
+        if isinstance(each, ast.AnnAssign) and not name.startswith("_"):
+            kind = ast.unparse(each.annotation).strip("'\"").replace("|", "\\|")
+            value = ast.unparse(each.value) if each.value else ""
+            default = f"`{_EMPTY.get(value, value)}`" if value else "required"
+            rows.append(f"| `{name}` | `{kind}` | {default} | {_cell(said)} |\n")
+    head = "\n| name | type | default | meaning |\n| - | - | - | - |\n"
+    return f"{head}{''.join(rows)}" if rows else ""
+
+
+def _with_strings(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield statements with the text of the string that stands below each, or nothing."""
+    for each, after in zip(body, [*body[1:], None], strict=True):
+        text = after.value if isinstance(after, ast.Expr) else None
+        yield each, str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+def _target(each: ast.stmt) -> str:
+    """Return what a statement assigns to: ``name``, and for ``self.name`` the same."""
+    if isinstance(each, ast.AnnAssign):
+        return ast.unparse(each.target).removeprefix("self.")
+    if isinstance(each, ast.Assign):
+        return ast.unparse(each.targets[0]).removeprefix("self.")
+    return ""
+
+
+def _methods(node: ast.ClassDef) -> str:
+    """Return a list of what can be asked of an object: its properties and methods."""
+    rows = []
+    for each, said in _with_strings(node.body):
+        if isinstance(each, _DEFS) and each.name == "__init__":
+            rows += [f"- `{_target(a)}`: {_cell(s)}\n" for a, s in _with_strings(each.body) if s]
+        elif isinstance(each, _DEFS) and not each.name.startswith("_"):
+            marks = {ast.unparse(mark) for mark in each.decorator_list}
+            if "overload" not in marks:
+                is_property = marks & {"property", "cached_property"}
+                shown = each.name if is_property else _call(each)
+                rows.append(f"- `{shown}`: {_cell(ast.get_docstring(each) or '')}\n")
+        elif isinstance(each, ast.Assign) and said:
+            rows.append(f"- `{_target(each)}`: {_cell(said)}\n")
+    return "\n" + "".join(rows) if rows else ""
+
+
+def _call(each: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    word = "async " if isinstance(each, ast.AsyncFunctionDef) else ""
+    answer = f" -> {ast.unparse(each.returns)}" if each.returns else ""
+    return f"{word}{each.name}({_arguments(each)}){answer}"
+
+
+def _arguments(each: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return re.sub(r"^(self|cls)(, )?", "", ast.unparse(each.args))
+
+
+_DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_EMPTY = {"field(default_factory=dict)": "{}", "''": '""'}
+_SEE_TYPES = """Every type in these signatures is in [types](types.md). A driver that uses most
+hooks is written in [your second driver](../tutorials/second-driver.md).
+"""
+_TYPES_INTRO = f"""{_NOTE}
+# Types
+
+What [hooks](hooks.md) take and return. Values are frozen: make a changed one with
+`dataclasses.replace`. Sequences become tuples and mappings read-only copies, whatever is passed in.
+Fields are given by keyword unless said otherwise; what has no default is required.
+"""
+_TYPES: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
+    ("What a driver publishes", model, ("Device", "DeviceNode", "NodeType", "Part", "exclusive")),
+    ("", model, ("shared", "Capacity", "Topology", "Taint", "Effect", "Version", "slug")),
+    ("What else a walk may answer", model, ("Withheld", "Unread")),
+    ("What a driver says of a device", model, ("Health", "Condition", "AttributeInfo")),
+    ("", model, ("AttributeType",)),
+    ("The machine", node, ("Node", "NodeInfo")),
+    ("", entry, ("Entry",)),
+    ("Settings and claim parameters", parameters, ("Settings", "Parameters")),
+    ("Claims and holds", model, ("Claim", "ClaimKey", "Allotment", "Hold", "HoldState")),
+    ("What a container receives", model, ("Delivery", "Mount", "Hook", "Addition")),
+    ("What is offered, and policies' answers", model, ("Offer", "Offered", "Domain", "Veto")),
+    ("", model, ("Verdict",)),
+    ("What a plugin raises", errors, ("TryAgain", "Refuse")),
+    ("Frontends", agent, ("Agent", "Paths")),
+    ("", model, ("PreparedDevice", "Event")),
+)
+
+
 def attributes() -> str:
     """One table per driver: names, types, meanings, sources."""
     answers, _ = anyio.run(described, Node(name="docs"), AgentSettings())
@@ -104,11 +233,11 @@ def attributes() -> str:
 def settings() -> str:
     """The settings file: its text, an example, and a table for each of its parts."""
     intro = _prose((inspect.getdoc(settings_module) or "").replace("Settings: one", "One", 1))
-    parts = [f"{_NOTE}\n# Settings\n\n{intro}\n{_EXAMPLE}"]
+    parts = [f"{_NOTE}\n# Settings\n\n{intro}\n{_WHERE}{_EXAMPLE}"]
     parts += [_model(title, model) for title, model in _MODELS]
     for plugin in start_plugins(AgentSettings(), Node(name="docs")).all:
-        for word, model in (("settings", "Settings"), ("claim parameters", "Parameters")):
-            if found := getattr(plugin.loaded, model, None):
+        for word, name in (("settings", "Settings"), ("claim parameters", "Parameters")):
+            if found := getattr(plugin.loaded, name, None):
                 parts.append(_model(f"{word.capitalize()} of {plugin.role} {plugin.name}", found))
     return "".join(parts)
 
@@ -128,6 +257,21 @@ def _default(value: object) -> str:
         return ""
     return f"`{value}`" if value not in ((), "") else ""
 
+
+_WHERE = """
+The file is `/etc/hardpoint/hardpoint.toml`, or what `HARDPOINT_CONFIG` or `--config` names. Without
+any file every setting has its default; a named file that is missing ends the command. A key that
+does not exist is refused with the ones that do.
+
+In a variable `drivers`, `frontends` and `policies` are words between commas; other lists and tables
+are JSON, whatever begins with `[` or `{`:
+
+```sh
+HARDPOINT_DRIVERS=pci_drm,usb
+HARDPOINT_RULES='[{"action": "deny", "where": {"kind": "tty"}, "reason": "kept for the modem"}]'
+HARDPOINT_DRIVER__USB__SETTLE_SECONDS=10
+```
+"""
 
 _EXAMPLE = """
 ```toml

@@ -23,7 +23,7 @@ def build() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["hooks.md", "attributes.md", "settings.md"])
+@pytest.mark.parametrize("page", ["hooks.md", "types.md", "attributes.md", "settings.md"])
 def test_a_reference_page_is_what_the_code_says(build: ModuleType, page: str) -> None:
     written = (ROOT / "docs/reference" / page).read_text()
 
@@ -36,6 +36,45 @@ def test_every_hook_has_a_heading_with_its_exact_signature(build: ModuleType) ->
     text = (ROOT / "docs/reference/hooks.md").read_text()
     for hook in hookspecs.__all__:
         assert f"### {hook}\n\n```python\n{build.signature(hook)}\n```" in text
+
+
+def test_every_type_of_a_hooks_signature_has_a_heading(build: ModuleType) -> None:
+    from hardpoint import hookspecs
+
+    types = (ROOT / "docs/reference/types.md").read_text()
+    common = {"Any", "Callable", "Iterable", "Mapping", "None"}
+    named = {
+        name
+        for hook in hookspecs.__all__
+        for name in re.findall(r"\b[A-Z]\w+", build.signature(hook))
+    }
+
+    assert {"Agent", "Delivery", "Device", "Hold", "Offer"} <= named
+    for name in named - common:
+        assert f"\n### {name}\n" in types, name
+
+
+def test_every_name_that_plugins_import_has_a_heading() -> None:
+    import hardpoint
+
+    types = (ROOT / "docs/reference/types.md").read_text()
+    for name in {*hardpoint.__all__} - {"hookimpl"}:
+        assert f"\n### {name}\n" in types, name
+
+
+def test_types_show_what_the_source_says_of_them() -> None:
+    """Fields with type, default and meaning; members of enumerations; methods; constructors."""
+    types = (ROOT / "docs/reference/types.md").read_text()
+
+    for line in (
+        "| `major` | `int \\| None` | `None` | As sysfs states it (attribute `dev`);",
+        "| `name` | `str` | required | At most 63",
+        "- `Effect.NO_EXECUTE`, 'NoExecute'",
+        "- `whole() -> tuple[Part, ...]`: Take it alone,",
+        "- `recorded`: True for a tree",
+        "`TryAgain(why: str, after: float | None=None)`",
+    ):
+        assert f"\n{line}" in types, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

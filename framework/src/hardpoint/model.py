@@ -92,8 +92,9 @@ class DeviceNode:
     """Where the container sees it."""
     type: NodeType = NodeType.CHAR
     major: int | None = None
+    """As sysfs states it (attribute ``dev``); None is looked up on the host."""
     minor: int | None = None
-    """Numbers as sysfs states them (attribute ``dev``); None is looked up on the host."""
+    """As sysfs states it; None is looked up on the host."""
     host_path: str = ""
     """The node on the host where it is another path; empty is ``path``."""
     subsystem: str = ""
@@ -147,7 +148,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """An amount that a shareable device has, as a Kubernetes quantity (``16Gi``).
+    """An amount that a device has, as a Kubernetes quantity (``16Gi``).
 
     With a policy, claims consume it: ``default`` where a claim names no amount, and either the
     ascending ``valid`` amounts or a range ``minimum``, ``maximum``, ``step``.
@@ -181,18 +182,24 @@ class Device:
     """
 
     name: str
+    """At most 63 of ``a-z``, ``0-9`` and ``-``: ``slug`` and ``entry.slug`` make pieces of it."""
     kind: str
+    """What sort of thing it is, ``sound.card``; published as the attribute ``kind``."""
     nodes: tuple[DeviceNode, ...] = ()
+    """What a container receives, if the driver has no ``deliver_device``."""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     """Facts, absent rather than empty or false; None is left out (``entry.number(…)``).
 
     A name without a domain is in the domain that the device is published under.
     """
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    """Amounts by name, ``{"size": "16Gi"}``; a plain value becomes a ``Capacity``."""
     shareable: bool = False
     """True only where the kernel itself keeps several users apart (DRM render nodes)."""
     parts: tuple[Part, ...] = ()
+    """The hardware that a holder takes, mostly ``entry.whole()``; that of its nodes is added."""
     taints: tuple[Taint, ...] = ()
+    """Why it should not be used now, though it is there."""
     topology: Topology = Topology()
     origin: Mapping[str, str] = field(default_factory=dict)
     """Unpublished facts by which the driver finds the device again; kept in the ledger."""
@@ -461,6 +468,7 @@ class Hold:
         self.claim, self.device, self.request = claim, device, request
         self.share_id, self.state = share_id, state
         self.remembered: Mapping[str, Any] = freeze(remembered)
+        """What ``remember`` kept, also after a restart of the agent or of the node."""
         self._store = store
 
     def remember(self, **facts: Any) -> None:
@@ -511,9 +519,13 @@ class Delivery:
     """What a container receives for one device."""
 
     nodes: tuple[DeviceNode, ...] = ()
+    """The device's own, and others only where each takes a part or is ``shared``."""
     mounts: tuple[Mount, ...] = ()
+    """Files and directories of the host."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables; two devices of one container should not set the same."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the CDI device, for the runtime and its plugins."""
     hooks: tuple[Hook, ...] = ()
     gids: tuple[int, ...] = ()
     """Groups beside those of the nodes, which the framework adds."""

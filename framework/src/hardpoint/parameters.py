@@ -25,14 +25,22 @@ _P = TypeVar("_P", bound="Parameters")
 
 
 class Parameters(BaseModel):
-    """Base of a driver's claim parameters. ``kind`` tells blocks for several drivers apart."""
+    """Base of a driver's claim parameters: ``class FpgaParameters(Parameters)`` with typed fields.
+
+    The driver's class names it as ``Parameters = FpgaParameters``. Unknown keys are refused, with
+    the known ones named; so are wrong types, without conversion. A field with a default may be left
+    out, and a claim without any block gives the model with all its defaults.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
 
     api_version: ClassVar[str] = API_VERSION
+    """What a block's ``apiVersion`` has to be."""
     kind: ClassVar[str] = ""
+    """What a block's ``kind`` has to be, so that blocks for several drivers are told apart. The
+    class's own name, unless it is given: ``class P(Parameters, kind="AcmeFpgaParameters")``."""
 
     def __init_subclass__(
         cls, kind: str = "", api_version: str = API_VERSION, **kwargs: Any
@@ -42,7 +50,11 @@ class Parameters(BaseModel):
 
 
 class Settings(BaseModel):
-    """Base of a plugin's section of the settings file; unknown keys are refused."""
+    """Base of a plugin's section of the settings file; unknown keys are refused.
+
+    The plugin's class names it as ``Settings = FpgaSettings`` and is given an object of it; a
+    plugin without one is given None.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -23,7 +23,6 @@ from hardpoint import (
 from hardpoint.errors import HoldDenied, HookFault
 from hardpoint.testing import DriverContract, DriverUnderTest, FakeMachine, claim_for, hold_on
 
-
 SUITE = """
 from hardpoint.testing import DriverContract
 

@@ -14,11 +14,7 @@ In-tree drivers pass the same class, unmodified.
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -35,12 +31,14 @@ from hardpoint.model import (
     Device,
     DeviceNode,
     Health,
+    Hold,
     Unread,
     Version,
     Withheld,
 )
 from hardpoint.node import Node
 from hardpoint.parameters import decode
+from hardpoint.testing._machine_files import contents, files, fingerprint, remove, spoilt
 from hardpoint.testing.driver_under_test import DOMAIN, DriverUnderTest, claim_for, hold_on
 from hardpoint.testing.sysfs import FakeMachine
 
@@ -174,10 +172,10 @@ class DriverContract:
     # -- how it walks -----------------------------------------------------------------------------
 
     def test_a_walk_writes_nothing(self, populated: FakeMachine, driver: DriverUnderTest) -> None:
-        before = _fingerprint(populated.root)
+        before = fingerprint(populated.root)
         driver.scan()
 
-        assert _fingerprint(populated.root) == before
+        assert fingerprint(populated.root) == before
 
     def test_an_empty_machine_is_no_fault(self, driver: DriverUnderTest, tmp_path: Path) -> None:
         empty = FakeMachine(tmp_path / "empty").node()
@@ -198,7 +196,7 @@ class DriverContract:
         self, populated: FakeMachine, driver: DriverUnderTest
     ) -> None:
         before = driver.scan().devices
-        gone = _remove(populated, before[0].entry)
+        gone = remove(populated, before[0].entry)
         if not gone:
             pytest.skip("its devices name no entry of sysfs")
 
@@ -212,11 +210,11 @@ class DriverContract:
         self, populated: FakeMachine, driver: DriverUnderTest
     ) -> None:
         before = driver.scan()
-        files = _files(populated, before)
-        if not files:
+        attributes = files(populated, before.devices)
+        if not attributes:
             pytest.skip("its devices name no entry of sysfs, or entries without attributes")
-        for chosen in (*files, [file for each in files for file in each]):
-            with _spoilt(chosen):
+        for chosen in (*attributes, [file for each in attributes for file in each]):
+            with spoilt(chosen):
                 listed = driver.call("publish_devices")
             after = before.after(listed, 1.0)
 
@@ -237,11 +235,11 @@ class DriverContract:
         populated: FakeMachine,
         asked: dict[str, Any],
     ) -> None:
-        before = _fingerprint(populated.root)
+        before = fingerprint(populated.root)
         for device in _takers(driver, devices, asked):
             assert driver.deliver(device, asked) == driver.deliver(device, asked)
 
-        assert _fingerprint(populated.root) == before
+        assert fingerprint(populated.root) == before
 
     def test_a_runtime_takes_what_is_delivered(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
@@ -282,7 +280,8 @@ class DriverContract:
     ) -> None:
         for device in _takers(driver, devices, asked):
             hold = hold_on(device)
-            driver.prepare(device, hold, asked)
+            if not _is_prepared(driver, device, hold, asked):
+                continue
             remembered = dict(hold.remembered)
             driver.prepare(device, hold, asked)
 
@@ -293,7 +292,7 @@ class DriverContract:
     ) -> None:
         for device in _takers(driver, devices, asked):
             hold = hold_on(device)
-            driver.prepare(device, hold, asked)
+            _is_prepared(driver, device, hold, asked)
             for _ in range(2):
                 driver.unprepare(device, hold)
 
@@ -307,23 +306,23 @@ class DriverContract:
         if not self.restores or not driver.implements("prepare_device"):
             pytest.skip("it changes nothing for a claim, or does not change it back")
         for device in _takers(driver, devices, asked):
-            before = _contents(populated.sys)
+            before = contents(populated.sys)
             hold = hold_on(device)
             for _ in range(2):  # what a second call remembers must not be what the first changed
-                driver.prepare(device, hold, asked)
+                _is_prepared(driver, device, hold, asked)
             driver.unprepare(device, hold)
             driver.call("release_device", device.name, device=device, hold=hold)
 
-            assert _contents(populated.sys) == before, f"{device.name} was left changed"
+            assert contents(populated.sys) == before, f"{device.name} was left changed"
 
     def test_unpreparing_undoes_a_prepare_that_never_began(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
     ) -> None:
-        before = _contents(populated.sys)
+        before = contents(populated.sys)
         for device in devices:
             driver.unprepare(device, hold_on(device))
 
-        assert _contents(populated.sys) == before
+        assert contents(populated.sys) == before
 
     def test_unpreparing_succeeds_for_a_device_that_is_gone(
         self,
@@ -334,15 +333,15 @@ class DriverContract:
     ) -> None:
         device = _takers(driver, devices, asked)[0]
         hold = hold_on(device)
-        driver.prepare(device, hold, asked)
-        _remove(populated, device.entry)
+        _is_prepared(driver, device, hold, asked)
+        remove(populated, device.entry)
 
         driver.unprepare(None, hold)
 
     def test_a_device_that_is_gone_is_refused_in_words(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], populated: FakeMachine
     ) -> None:
-        _remove(populated, devices[0].entry)
+        remove(populated, devices[0].entry)
 
         _only_meant(lambda: driver.deliver(devices[0]))
         _only_meant(lambda: driver.prepare(devices[0], hold_on(devices[0])))
@@ -353,7 +352,7 @@ class DriverContract:
         if not driver.implements("check_device"):
             pytest.skip("it does not check devices")
         there = driver.call("check_device", devices[0].name, device=devices[0])
-        _remove(populated, devices[0].entry)
+        remove(populated, devices[0].entry)
         gone = driver.call("check_device", devices[0].name, device=devices[0])
 
         assert isinstance(there, Health)
@@ -370,21 +369,30 @@ def _takers(
     """Return the devices that can be had with these parameters: all of them without any."""
     if not asked:
         return list(devices)
-    taking = [device for device in devices if _is_taken(driver, device, asked)]
+    taking = [device for device in devices if _is_delivered(driver, device, asked)]
     assert taking, f"no device of the populated machine takes the parameters {asked}"
     return taking
 
 
-def _is_taken(driver: DriverUnderTest, device: Device, asked: dict[str, Any]) -> bool:
-    """Say whether neither delivery nor preparing refuses; what was prepared is undone."""
-    hold = hold_on(device)
+def _is_delivered(driver: DriverUnderTest, device: Device, asked: dict[str, Any]) -> bool:
+    """Say whether the driver does not refuse to deliver the device with these parameters."""
     try:
         driver.deliver(device, asked)
-        driver.prepare(device, hold, asked)
     except (Refuse, TryAgain):
         return False
-    finally:
-        driver.unprepare(device, hold)
+    return True
+
+
+def _is_prepared(
+    driver: DriverUnderTest, device: Device, hold: Hold, asked: dict[str, Any]
+) -> bool:
+    """Prepare; False where the driver refuses these parameters, which it may for some devices."""
+    try:
+        driver.prepare(device, hold, asked)
+    except (Refuse, TryAgain):
+        if not asked:
+            raise
+        return False
     return True
 
 
@@ -400,77 +408,11 @@ def _withheld(listing: Listing) -> set[str]:
     return {withheld.subject for withheld in listing.withheld}
 
 
-def _fingerprint(root: Path) -> dict[str, tuple[int, int]]:
-    return {
-        str(path): (path.lstat().st_mtime_ns, path.lstat().st_size)
-        for path in sorted(root.rglob("*"))
-    }
-
-
-def _remove(machine: FakeMachine, entry: str) -> Path | None:
-    """Take a device off the machine: its directory, and the links that led to it."""
-    if not entry or not (machine.sys / entry).exists():
-        return None
-    gone = (machine.sys / entry).resolve()
-    shutil.rmtree(gone)
-    for link in machine.sys.rglob("*"):
-        if link.is_symlink() and not link.exists():
-            link.unlink()
-    return gone
-
-
 def _inside(machine: FakeMachine, device: Device, gone: Path) -> bool:
     """Say whether a device hung from what was removed."""
     del machine
     names = {part.name.partition(":")[2] for part in device.parts}
     return gone.name in names or any(gone.name in name for name in names)
-
-
-def _files(machine: FakeMachine, listing: Listing) -> list[list[Path]]:
-    """Return the attributes of the entries that devices were read from, each by itself."""
-    entries = sorted({device.entry for device in listing.devices if device.entry})
-    found = [(machine.sys / entry).resolve() for entry in entries]
-    return [[file] for at in found if at.is_dir() for file in sorted(at.iterdir()) if _plain(file)]
-
-
-def _plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-@contextmanager
-def _spoilt(files: list[Path]) -> Iterator[None]:
-    """Make attributes exist and be unreadable for a while, for root too: a directory is EISDIR."""
-    kept = {file: file.read_bytes() for file in files}
-    for file in files:
-        file.unlink()
-        file.mkdir()
-    try:
-        yield
-    finally:
-        for file, raw in kept.items():
-            file.rmdir()
-            file.write_bytes(raw)
-
-
-_CHOSEN = re.compile(rb"(?:\S+ )*\[(\S+)\](?: \S+)*")
-"""How an attribute shows a choice, as an LED's trigger does: ``none [heartbeat] timer``."""
-
-
-def _contents(root: Path) -> dict[str, bytes]:
-    """Return every attribute's value and every link's target.
-
-    What is written to a choice is the chosen word alone, so that alone is compared.
-    """
-    found = {}
-    for directory, names, files in os.walk(root):
-        for path in (os.path.join(directory, name) for name in (*names, *files)):
-            if os.path.islink(path):
-                found[path] = os.fsencode(os.readlink(path))
-            elif os.path.isfile(path):
-                raw = Path(path).read_bytes().strip()
-                chosen = _CHOSEN.fullmatch(raw)
-                found[path] = chosen[1] if chosen else raw
-    return found
 
 
 def _only_meant(act: Callable[[], _T]) -> None:
