@@ -20,6 +20,7 @@ _LEFT_OPEN = "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisabl
 LOGS = HERE.parents[1] / "build/cluster-logs"
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and "world" in getattr(item, "fixturenames", ()):

@@ -75,7 +75,7 @@ class Part:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(20)
+            self._process.wait(5)  # an API server waits for its watchers
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

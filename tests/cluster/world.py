@@ -46,23 +46,27 @@ class World:
         for part in down:
             self.cluster.start(part)
         if down:
-            until("the API server is back", self._server_is_ready)
+            self.until_server_is_ready()
         self.machine.whole()
         self.agent.start()
         self.until_published(WHOLE)
         self.until_registered()
 
-    def _server_is_ready(self) -> bool:
-        try:
-            return self.witness.ask("GET", "/readyz") == "ok"
-        except Exception:  # noqa: BLE001 - every way of not answering
-            return False
+    def until_server_is_ready(self) -> None:
+        def look() -> bool:
+            try:
+                return self.witness.ask("GET", "/readyz") == "ok"
+            except Exception:  # noqa: BLE001 - every way of not answering
+                return False
+
+        until("the API server is ready", look)
 
     @contextmanager
     def namespace(self, name: str = "") -> Iterator[Namespace]:
         """Give a namespace to a test, and take everything in it away after."""
         made = self.witness.namespace(name or f"test-{next(self.fresh)}")
         yield made
+        self.agent.start()  # nothing ends without it
         made.clear()
 
     def reboot(self) -> None:
