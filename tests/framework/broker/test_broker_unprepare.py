@@ -9,6 +9,8 @@ from hardpoint._core.ledger import Ledger
 from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed
 from hardpoint.model import Device, Hold, HoldState
 
+CARD_A = ("hardpoint.dev", "card-a")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -81,7 +83,7 @@ async def test_three_failures_quarantine_the_device_and_let_the_pod_end(world: W
         await broker.unprepare(claim("u1").key)
 
         assert world.files() == []
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
         assert len(world.told("device-quarantined")) == 1
         await broker.unprepare(claim("u1").key)
         for uid in ("u2", "u1"):
@@ -119,7 +121,7 @@ async def test_a_claim_whose_driver_is_gone_ends_at_once_and_its_device_is_quara
         await prepare(broker, claim("u1", "card-a"))
         del world.hooks.drivers["cards"]
         await broker.unprepare(claim("u1").key)
-        assert (list(broker.quarantined()), world.files()) == (["card-a"], [])
+        assert (list(broker.quarantined()), world.files()) == ([CARD_A], [])
         world.hooks.drivers["cards"] = world.cards
         world.now += 3600
         await broker.attend()
@@ -143,7 +145,7 @@ async def test_an_unprepare_that_hangs_for_ever_is_quarantined_too(world: World)
             with pytest.raises(HoldBusy):
                 await broker.unprepare(claim("u1").key)
         await broker.unprepare(claim("u1").key)
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
 
 
 async def test_an_operator_clears_a_quarantine_and_it_is_written_down(world: World) -> None:
@@ -191,7 +193,7 @@ async def test_a_device_is_withheld_until_its_driver_has_scrubbed_it(world: Worl
         await prepare(broker, claim("u1", "card-a"))
         await broker.unprepare(claim("u1").key)
         assert "release card-a" not in world.cards.calls  # the kubelet has its answer first
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
         with pytest.raises(HoldConflict, match="the release after ns/claim-u1"):
             await prepare(broker, claim("u2", "card-a"))
         with pytest.raises(HoldConflict):
@@ -210,7 +212,7 @@ async def test_a_scrub_that_fails_is_tried_again_and_survives_a_restart(world: W
         await broker.unprepare(claim("u1").key)
         await broker.attend()
         assert broker.quarantined() == {
-            "card-a": "release_device of plugin 'cards' failed: RuntimeError: timeout"
+            CARD_A: "release_device of plugin 'cards' failed: RuntimeError: timeout"
         }
     world.cards.faults = {}
     async with world.broker() as broker:
@@ -227,7 +229,7 @@ async def test_only_the_agent_that_writes_releases(world: World) -> None:
         await broker.unprepare(claim("u1").key)
         broker._upkeep._writing = lambda: False
         await broker.attend()
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
 
 
 async def test_holds_of_one_claim_that_share_a_part_are_released_one_by_one(world: World) -> None:
@@ -260,14 +262,14 @@ async def test_a_record_that_cannot_be_read_costs_its_own_device_only(world: Wor
     async with world.broker() as broker:
         await broker.restore()
         assert await prepare(broker, claim("u2", "card-b"))
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
         with pytest.raises(HoldConflict):
             await prepare(broker, claim("u3", "card-a"))
         with pytest.raises(HoldFailed, match="cannot be read"):
             await prepare(broker, claim("u1", "card-a"))
         await broker.unprepare(claim("u1").key)
         assert world.files() == ["hardpoint.dev-u2.json"]
-        assert broker.quarantined().keys() == {"card-a"}
+        assert broker.quarantined().keys() == {CARD_A}
         (world.root / "hw" / "card-a").unlink()  # the operator has reset the card
         await broker.clear_quarantine("card-a")
         await prepare(broker, claim("u3", "card-a"))

@@ -307,7 +307,7 @@ def test_a_rule_that_matches_nothing_says_what_is_misspelt() -> None:
 
 def test_a_quarantined_device_is_withheld_even_from_its_own_rule() -> None:
     facts = _facts(
-        quarantined={"a": "its driver could not undo claim x"},
+        quarantined={("hardpoint.dev", "a"): "its driver could not undo claim x"},
         rules=(Rule(action="allow", where={"device": "a"}),),
     )
 
@@ -323,8 +323,8 @@ def test_a_device_the_api_would_refuse_costs_only_itself() -> None:
 
 def test_an_unhealthy_device_is_tainted_and_an_unknown_one_is_not() -> None:
     health = {
-        "a": Health(Condition.UNHEALTHY, "it fell off the bus"),
-        "b": Health(Condition.UNKNOWN, "late"),
+        ("usb", "a"): Health(Condition.UNHEALTHY, "it fell off the bus"),
+        ("usb", "b"): Health(Condition.UNKNOWN, "late"),
     }
 
     a, b = build([_listing("usb", _device("a"), _device("b"))], _facts(health=health)).devices

@@ -22,6 +22,7 @@ from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import ABSENT, Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, start_plugins
 from hardpoint._core.relay import Relay
@@ -32,6 +33,7 @@ from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
 from hardpoint.cdi_files import CdiDirectory
+from hardpoint.errors import HardpointError
 from hardpoint.model import (
     Claim,
     ClaimKey,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from hardpoint.kube import Kube
 
 _log = logging.getLogger("hardpoint.agent")
+
+_AGAIN = 5.0
 
 
 class HardpointAgent:
@@ -81,6 +85,8 @@ class HardpointAgent:
         self._broker: Broker
         self._writer: WriterLock
         self._reporter: Reporter
+        self._observers: Observers
+        self._stale_files = anyio.Event()
 
     # -- its life ---------------------------------------------------------------------------------
 
@@ -124,13 +130,15 @@ class HardpointAgent:
         self.node.held = self._held
         for sentence in idle_sections(self.settings, self._relay.plugins):
             self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
+        self._observers = Observers(self._relay)
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
 
     def _held(self) -> dict[str, Device]:
         """Return what claims hold, for drivers that keep listing what a holder changed."""
         in_use = (HoldState.PREPARING, HoldState.HELD)
-        return {h.device.name: h.device for h in self._broker.holds() if h.state in in_use}
+        holds = [h for h in self._broker.holds() if h.state in in_use]
+        return {f"{h.claim.dra_driver}/{h.device.name}": h.device for h in holds}
 
     async def _serve(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -141,12 +149,14 @@ class HardpointAgent:
             tasks.start_soon(self._scanner.run)
             tasks.start_soon(self._offering.run, self._on_offer)
             tasks.start_soon(self._reporter.run)
+            tasks.start_soon(self._observers.run)
             hint = Signal(self._scanner.wake.set)
             self._relay.supervise("watch_devices", lambda _: {"hint": hint})
             await self._offering.completed()
             await self._broker.restore()
             tasks.start_soon(self._broker.tend)
             tasks.start_soon(self._take_over)
+            tasks.start_soon(self._refresh_files)
             self._relay.supervise("serve_frontend", self._for_frontend)
             _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
             self.started.set()
@@ -167,7 +177,18 @@ class HardpointAgent:
         await self._writer.until_writing()
         _log.info("this agent writes node=%s", self.node.name)
         self._reporter.touch()
-        await self._broker.refresh(self.offer)
+        self._stale_files.set()
+
+    async def _refresh_files(self) -> None:
+        """Let CDI files follow the offer, beside it: a driver that hangs must not hold that up."""
+        while True:
+            await self._stale_files.wait()
+            self._stale_files = anyio.Event()
+            try:
+                await self._broker.refresh(self.offer)
+            except HardpointError as error:
+                _log.warning("CDI files not refreshed why=%s", error)
+                self._relay.later(_AGAIN, lambda: self._stale_files.set())
 
     # -- what changes -----------------------------------------------------------------------------
 
@@ -202,7 +223,7 @@ class HardpointAgent:
                 self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
         self._reporter.touch()
         if self.started.is_set() and self.writing() and _standing(old) != _standing(new):
-            await self._broker.refresh(new)
+            self._stale_files.set()
 
     async def _facts(self) -> Facts:
         return Facts(
@@ -223,9 +244,21 @@ class HardpointAgent:
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Every domain that a running driver publishes under."""
+        """Every domain that a running driver publishes under, or that a claim is held under.
+
+        The kubelet ends a claim through the driver name that prepared it, whatever the settings
+        or the installed drivers have become since: a name that nobody serves keeps its pods in
+        Terminating.
+        """
         drivers = self.plugins.running("driver") if self.plugins else ()
-        return tuple(dict.fromkeys(self.settings.domain_of(p.name) for p in drivers))
+        found = dict.fromkeys(self.settings.domain_of(p.name) for p in drivers)
+        served = {domain.dra_driver for domain in found}
+        for record in self._ledger.latest:
+            name = record.claim.dra_driver
+            if name not in served and not record.retired:
+                served.add(name)
+                found[Domain(name, name, record.cdi_vendor)] = None
+        return tuple(found)
 
     @property
     def offer(self) -> Offer:
@@ -246,6 +279,7 @@ class HardpointAgent:
     async def unprepare(self, key: ClaimKey) -> None:
         """End a claim's holds."""
         await self._broker.unprepare(key)
+        self.board.clear_about(key.uid)
 
     def holds(self) -> tuple[Hold, ...]:
         """Every hold in the ledger."""
@@ -280,10 +314,7 @@ class HardpointAgent:
         level = logging.WARNING if event.warning else logging.INFO
         facts = " ".join(f"{key}={value}" for key, value in event.facts.items())
         _log.log(level, "%s %s what=%r", event.name, facts, event.message)
-        if self._relay.implementations("observe"):
-            self._relay.soon(
-                functools.partial(self._relay.gather, "observe", event.name, event=event)
-            )
+        self._observers.tell(event)
 
     @property
     def ready(self) -> bool:
@@ -296,8 +327,8 @@ class HardpointAgent:
         broken = any(e.source.startswith("frontend/") for e in self.board.entries)
         return bool(names) and names <= self._ready and not broken
 
-    def quarantined(self) -> dict[str, str]:
-        """Devices that nobody may have now, and why."""
+    def quarantined(self) -> dict[tuple[str, str], str]:
+        """Devices that nobody may have now, by DRA driver and name, and why."""
         return self._broker.quarantined()
 
 

@@ -136,8 +136,11 @@ class Broker:
         """Do once what ``tend`` would do now, and wait for it."""
         await self._upkeep.attend()
 
-    def quarantined(self) -> dict[str, str]:
-        """Return devices that nobody may have, and why: quarantined, or not released yet."""
+    def quarantined(self) -> dict[tuple[str, str], str]:
+        """Return devices that nobody may have, and why: quarantined, or not released yet.
+
+        By DRA driver and name.
+        """
         return self._upkeep.quarantined()
 
     async def clear_quarantine(self, device: str, who: str = "operator") -> int:

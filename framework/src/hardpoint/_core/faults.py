@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 _log = logging.getLogger("hardpoint.faults")
 
 
+MOST_ENTRIES = 500
+"""Faults that are kept; the one that is longest ago goes first."""
+
+
 @dataclass(frozen=True, slots=True)
 class FaultEntry:
     """One line of the board. Times are seconds since the epoch."""
@@ -52,12 +56,20 @@ class FaultBoard:
             if known is None
             else replace(known, message=message, cost=cost, last=now, count=known.count + 1)
         )
+        if len(self._entries) > MOST_ENTRIES:
+            del self._entries[min(self._entries, key=lambda one: self._entries[one].last)]
         self._changed()
 
     def clear(self, source: str) -> None:
         """Take a source off the board: it works again."""
         if self._entries.pop(source, None) is not None:
             _log.info("works again source=%r", source)
+            self._changed()
+
+    def clear_about(self, subject: str) -> None:
+        """Take off what is about a claim that has ended, by its UID: nobody will try it again."""
+        for source in [s for s in self._entries if subject in s.rpartition(" ")[2].split("/")]:
+            del self._entries[source]
             self._changed()
 
     @property

@@ -98,9 +98,10 @@ class Facts:
     """Why the node itself keeps a device node, or None."""
     rules: tuple[Rule, ...] = ()
     holds: tuple[Hold, ...] = ()
-    quarantined: Mapping[str, str] = field(default_factory=dict)
-    """Device name to reason: withheld whoever asks."""
-    health: Mapping[str, Health] = field(default_factory=dict)
+    quarantined: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """DRA driver and device name to reason: withheld whoever asks."""
+    health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
+    """By driver and device name."""
     now: float = 0.0
 
 
@@ -171,8 +172,8 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
     for judged in ordered:
         for device, stale in judged.devices:
             key = (judged.domain.dra_driver, device.name)
-            if device.name in facts.quarantined:
-                why = facts.quarantined[device.name]
+            if key in facts.quarantined:
+                why = facts.quarantined[key]
                 withheld.append(Withheld(device.name, QUARANTINED, why, device.driver))
             elif key in seen:
                 withheld.append(_second(device, seen[key]))
@@ -303,7 +304,7 @@ def _second(device: Device, first: str) -> Withheld:
 
 
 def _as_offered(device: Device, domain: Domain, stale: float | None, facts: Facts) -> Offered:
-    health = facts.health.get(device.name, Health(Condition.HEALTHY))
+    health = facts.health.get((device.driver, device.name), Health(Condition.HEALTHY))
     taints = list(device.taints)
     old = stale is not None and facts.now - stale >= STALE_AFTER
     if old:
@@ -333,12 +334,13 @@ def _held_but_absent(
         key = (hold.claim.dra_driver, hold.device.name)
         if key in seen or key in shown or hold.device.name in kept_back:
             continue
-        if hold.state is HoldState.QUARANTINED or hold.device.name in facts.quarantined:
+        if hold.state is HoldState.QUARANTINED or key in facts.quarantined:
             continue
         shown.add(key)
+        domain = facts.domain_of(hold.device.driver)  # it may be another than when it was taken
         yield Offered(
             device=hold.device,
-            domain=facts.domain_of(hold.device.driver),
+            domain=replace(domain, dra_driver=hold.claim.dra_driver),
             health=Health(Condition.UNHEALTHY, "the device is not there any more"),
             taints=(*hold.device.taints, ABSENT),
             held=True,

@@ -62,7 +62,8 @@ class Offering:
         self._missing, self._clock = missing, clock
         self._board: FaultBoard = relay.board
         self.offer = Offer(generation=0, complete=False)
-        self.health: dict[str, Health] = {}
+        self.health: dict[tuple[str, str], Health] = {}
+        """By driver and device name."""
         self._judged: dict[str, tuple[Judged, frozenset[str]]] = {}
         self._said: dict[str, str] = {}
         self._vetoes: dict[str, dict[str, str]] = {}
@@ -226,7 +227,7 @@ class Offering:
             for offered in self.offer.devices
             if self._relay.implements(offered.device.driver, "check_device")
         ]
-        found: dict[str, Health] = {}
+        found: dict[tuple[str, str], Health] = {}
         limit = anyio.Semaphore(_CHECKS_AT_ONCE)
         async with anyio.create_task_group() as tasks:
             for offered in checked:
@@ -236,7 +237,7 @@ class Offering:
             self.touch()
 
     async def _check_one(
-        self, offered: Offered, found: dict[str, Health], limit: anyio.Semaphore
+        self, offered: Offered, found: dict[tuple[str, str], Health], limit: anyio.Semaphore
     ) -> None:
         device = offered.device
         async with limit:
@@ -246,4 +247,4 @@ class Offering:
                 )
             except HardpointError as error:
                 health = Health(Condition.UNKNOWN, str(error)[:200])
-        found[device.name] = health
+        found[device.driver, device.name] = health

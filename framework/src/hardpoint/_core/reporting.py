@@ -83,7 +83,7 @@ class Reporter:
                 {"device": h.device.name, "claim": str(h.claim), "state": h.state.value}
                 for h in agent.holds()
             ],
-            "quarantine": [{"device": name, "why": why} for name, why in quarantined],
+            "quarantine": [{"device": name, "why": why} for (_, name), why in quarantined],
             "faults": [_fields(f, "source message cost count") for f in agent.board.entries],
             "plugins": [
                 _fields(p, "role name state reason")

@@ -301,12 +301,12 @@ class Upkeep:
 
     # -- quarantine -------------------------------------------------------------------------------
 
-    def quarantined(self) -> dict[str, str]:
-        """Return devices that nobody may have now, and why."""
+    def quarantined(self) -> dict[tuple[str, str], str]:
+        """Return devices that nobody may have now, by DRA driver and name, and why."""
         return {
-            record.device.name: record.why or f"{record.holder} is not over"
-            for record in self._ledger.latest
-            if record.retired or record.state is HoldState.QUARANTINED
+            (r.claim.dra_driver, r.device.name): r.why or f"{r.holder} is not over"
+            for r in self._ledger.latest
+            if r.retired or r.state is HoldState.QUARANTINED
         }
 
     async def clear_quarantine(self, device: str, who: str) -> int:
