@@ -223,7 +223,9 @@ def attributes() -> str:
         f"{_NOTE}\n# Attributes\n\nWhat DeviceClasses select by. A name without a domain is in the "
         'domain the device is published under: `device.attributes["hardpoint.dev"].vendor`. An '
         "attribute is absent, never empty or false, so `has()` is a complete test: guard what a "
-        "device may lack with it.\n\n`hardpoint attributes` prints the same for what runs here.\n"
+        "device may lack with it.\n\nThe words of `kind`, and what has capacity, are in "
+        "[kinds](kinds.md); examples in [selecting devices](../howto/select.md).\n\n"
+        "`hardpoint attributes` prints the same for what runs here.\n"
     )
     tables = [_table("On every device", EVERY_DEVICE)]
     tables += [_table(f"Driver {name}", infos) for name, infos in sorted(answers.items())]

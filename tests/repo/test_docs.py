@@ -10,7 +10,15 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(
+        p
+        for word in ("framework", "drivers", "frontends")
+        for p in ROOT.glob(f"{word}/**/README.md")
+    ),
+]
 
 
 @pytest.fixture(scope="module")

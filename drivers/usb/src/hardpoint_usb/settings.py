@@ -33,7 +33,9 @@ class SerioAdapter(BaseModel):
     protocol: Protocol
     """What it speaks; ``hardpoint-serio`` attaches the line with it."""
     vendor: HexId
+    """Vendor id, four hexadecimal digits."""
     product: HexId
+    """Product id, likewise."""
     serial: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,126}$")] | None = None
     """One unit; without it every adapter of these ids."""
 
@@ -54,7 +56,13 @@ class UsbSettings(Settings):
     """The section ``[driver.usb]``."""
 
     serio: tuple[SerioAdapter, ...] = ()
+    """USB-CEC adapters, whose serial line ``hardpoint-serio`` attaches to the kernel's input core:
+    ``protocol`` (pulse8-cec or rainshadow-cec), ``vendor``, ``product`` and, for one unit,
+    ``serial``. They are published as their CEC and input nodes, never as a serial line."""
     successors: tuple[Successor, ...] = ()
+    """Devices that come back under other ids once their firmware runs: ``first`` is what they are
+    plugged in as, ``then`` what they become, both like ``1a6e:089a``. They are published with the
+    ids of ``first`` throughout, so that selectors go on matching."""
     settle_seconds: float = Field(default=5.0, ge=0.0, le=600.0)
     """For so long after it was plugged in, a device with an interface that no driver is bound to
     takes no new claim: its module may still be loading."""
