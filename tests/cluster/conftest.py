@@ -15,8 +15,6 @@ from cluster.witness import Namespace
 from cluster.world import World
 
 HERE = Path(__file__).parent
-_LEFT_OPEN = "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
-"""The official client leaves connections of its pool to the garbage collector."""
 LOGS = HERE.parents[1] / "build/cluster-logs"
 
 
@@ -25,7 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and "world" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
             item.add_marker(
                 pytest.mark.timeout(180, func_only=True)
             )  # the first may wait for a build

@@ -32,6 +32,7 @@ class Witness:
 
     def close(self) -> None:
         self._client.close()
+        self._client.rest_client.pool_manager.clear()
 
     def kind(self, kind: str, version: str = "") -> Any:
         """Return the dynamic client of a kind: ``kind("DeviceClass")``."""
@@ -199,7 +200,8 @@ class Namespace:
             line.run_forever(timeout=30)
             return str(line.read_all())
         finally:
-            line.close()
+            if (socket := line.sock.sock) is not None:
+                socket.close()  # its own close() does nothing once the server has closed
 
     def health(self, pod: str) -> dict[str, str]:
         """Return what a pod's status says of its devices: resource id to health."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,9 @@ class World:
         self.agent = agent_on(cluster, self.witness, "n0", settings)
         self.fresh = map(str, itertools.count(1))
         """Names that nothing has yet."""
+        said = json.loads(self.witness.ask("GET", "/version"))
+        self.version = (int(said["major"]), int(said["minor"]))
+        """What the control plane is, or acts as."""
         self._boots = itertools.count(1)
 
     def close(self) -> None:

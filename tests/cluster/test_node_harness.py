@@ -1,0 +1,129 @@
+"""The harness leaves nothing behind, and says what it lacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from cluster import images, plan
+from cluster.keeper import CGROUPS
+from cluster.programs import GO, key, release
+from cluster.waiting import until
+from cluster.world import World
+
+TESTS = Path(__file__).parents[1]
+HOLDER = """
+import sys, time
+from pathlib import Path
+from cluster.node import Cluster
+from cluster.programs import release
+cluster = Cluster.up(Path(sys.argv[1]), release(), nodes=1)
+print("up", flush=True)
+time.sleep(3600)
+"""
+
+
+def traces(state: Path) -> list[str]:
+    """Return what there is of a cluster: processes, mounts, cgroups, links of the network."""
+    about = str(state)
+    processes = [p for p in Path("/proc").glob("[0-9]*/cmdline") if about in _read(p)]
+    mounts = [m for m in _read(Path("/proc/mounts")).splitlines() if about in m]
+    groups = [str(p) for p in CGROUPS.rglob("hardpoint-*") if f"-{os.getpid()}-" not in p.name]
+    links = [p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith("pods-")]
+    return [*map(str, processes), *mounts, *groups, *links]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_a_running_cluster_shows_nothing_in_the_hosts_mounts_and_network(world: World) -> None:
+    state = str(world.cluster.state)
+
+    assert state not in _read(Path("/proc/mounts"))
+    assert [p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith("pods-")] == []
+    assert "198.51.100." not in _read(Path("/proc/net/fib_trie"))
+
+
+@pytest.mark.usefixtures("world")  # marks it as one that needs a cluster
+def test_a_killed_test_run_takes_its_cluster_along(short_path: Path) -> None:
+    before = set(CGROUPS.rglob("hardpoint-*"))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(short_path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        assert set(CGROUPS.rglob("hardpoint-*")) - before != set()
+
+        holder.send_signal(signal.SIGKILL)
+
+    def left() -> list[str]:
+        processes = [t for t in traces(short_path) if t.startswith("/proc/")]
+        return [*processes, *map(str, set(CGROUPS.rglob("hardpoint-*")) - before)]
+
+    until("nothing is left", lambda: left() == [])
+    assert str(short_path) not in _read(Path("/proc/mounts"))
+
+
+# -- without a cluster ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "emulated"),
+    [
+        ("", "1.37.2", ""),
+        ("1.34", "1.34.4", ""),
+        ("1.37.2", "1.37.2", ""),
+        ("1.36", "1.37.2", "1.36"),
+    ],
+)
+def test_a_version_is_built_or_emulated(wanted: str, version: str, emulated: str) -> None:
+    found = release(wanted)
+
+    assert (found.version, found.emulate) == (version, emulated)
+
+
+@pytest.mark.parametrize("wanted", ["1.33", "1.38", "2.35", "newest"])
+def test_a_version_that_cannot_be_had_is_refused_with_those_that_can(wanted: str) -> None:
+    with pytest.raises(ValueError, match=r"want 1\.34 to 1\.37"):
+        release(wanted)
+
+
+def test_a_binary_is_kept_under_a_key_of_all_its_sources(tmp_path: Path) -> None:
+    module = GO / "kube-1.37.2"
+    changed = tmp_path / "main.go"
+    changed.write_text((GO / "kube/main.go").read_text() + "// changed\n")
+    sources = (module / "go.mod", module / "go.sum")
+
+    assert key(*sources, changed) != key(*sources, GO / "kube/main.go")
+
+
+def test_the_images_are_one_layer_of_busybox_under_two_names(tmp_path: Path) -> None:
+    busybox = tmp_path / "busybox"
+    busybox.write_text("#!/bin/sh\necho busybox\necho ls\n")
+    busybox.chmod(0o755)
+
+    images.write(busybox, tmp_path / "first.tar")
+    images.write(busybox, tmp_path / "second.tar")
+
+    assert (tmp_path / "first.tar").read_bytes() == (tmp_path / "second.tar").read_bytes()
+    with tarfile.open(tmp_path / "first.tar") as tar:
+        index = tar.extractfile("index.json")
+        assert index is not None
+        text = index.read().decode()
+    assert images.PAUSE in text
+    assert images.BUSYBOX in text
+
+
+def test_nodes_have_addresses_that_nobody_uses() -> None:
+    assert [plan.address(node) for node in ("n0", "n1")] == ["192.0.2.10", "192.0.2.11"]
