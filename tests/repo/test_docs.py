@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -83,6 +85,32 @@ def test_types_show_what_the_source_says_of_them() -> None:
         "`TryAgain(why: str, after: float | None=None)`",
     ):
         assert f"\n{line}" in types, line
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    page = (ROOT / "docs/explanation/life-of-a-claim.md").read_text().split("## Which module")[1]
+    named = re.findall(r"`(\w[\w/]*\.py)`", page)
+
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / "framework/src/hardpoint" / name).is_file(), name
+
+
+@pytest.mark.timeout(120)
+def test_the_readme_shows_what_make_run_prints() -> None:
+    """Of the desktop: how many devices, the rows of the table, and the last sentences."""
+    machine = "tests/data/machines/desktop.tar.gz"
+    readme = (ROOT / "README.md").read_text()
+    (shown,) = re.findall(r"^```\n(ResourceSlice.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    words = ["-m", "hardpoint.cli", "demo", "--sysfs", machine]
+    answer = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+
+    assert answer.returncode == 0, answer.stderr
+    assert f"MACHINE={machine}" in readme
+    printed = [line.split() for line in answer.stdout.splitlines()]
+    for line in shown.splitlines():
+        if re.match(r"ResourceSlice|DEVICE|pci-|usb-|3\. |A container|No priv", line):
+            assert line.split() in printed, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
