@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 import anyio
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
 import hardpoint
 from hardpoint import agent, entry, errors, hookspecs, model, node, parameters
 from hardpoint import settings as settings_module
@@ -23,8 +26,6 @@ from hardpoint.contract import Spec, spec_of
 from hardpoint.model import AttributeInfo
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 REFERENCE = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. -->\n"

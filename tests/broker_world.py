@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+
 from hardpoint._core.broker import Broker
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+
 from hardpoint.model import ClaimKey, Device
 from hardpoint.testing.kubelet import Pod
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+
 from hardpoint._core.agent import HardpointAgent
 from hardpoint.model import Offered
 from hardpoint.settings import AgentSettings, load

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
 from hardpoint import Node
 from hardpoint.recorded import open_machine
 

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_machines import DATA
+
 from hardpoint.model import NodeType
 from hardpoint.node import Node, NodeInfo
 from hardpoint.recorded import RecordedNode
-from recorded_machines import DATA
 
 _TYPES = {"char": NodeType.CHAR, "block": NodeType.BLOCK}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 from anyio.abc import Process
+
 from hardpoint.testing.api_server import FakeApiServer
 from hardpoint.testing.kubelet import FakeKubelet, Pod
 from hardpoint.testing.sysfs import FakeMachine

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+
 from hardpoint.model import (
     Condition,
     Device,

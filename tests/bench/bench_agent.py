@@ -21,6 +21,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+
 from hardpoint._core.agent import HardpointAgent
 from hardpoint.model import Allotment, Claim, ClaimKey
 from hardpoint.settings import AgentSettings, KubeSettings, PathSettings

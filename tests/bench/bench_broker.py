@@ -19,6 +19,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from broker_world import World, claim, prepare
+
 from hardpoint._core.broker import Broker
 
 ROUNDS = 200

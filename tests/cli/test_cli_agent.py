@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import anyio
 import anyio.to_thread
 import pytest
+from shell import Answer, Cluster, Shell, agent_of, cluster_of, ended
+
 from hardpoint._core.ledger import Ledger
 from hardpoint.testing.kubelet import Pod, PodFailed
-from shell import Answer, Cluster, Shell, agent_of, cluster_of, ended
 
 DRIVER = "hardpoint.dev"
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hardpoint.testing.sysfs import FakeMachine
 from shell import MEMORY, Shell
+
+from hardpoint.testing.sysfs import FakeMachine
 
 DATA = Path(__file__).parent.parent / "data/machines"
 

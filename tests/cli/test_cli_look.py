@@ -11,9 +11,10 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from shell import MEMORY, Answer, Shell
+
 from hardpoint.cli.__main__ import main
 from hardpoint.testing.sysfs import FakeMachine
-from shell import MEMORY, Answer, Shell
 
 DATA = Path(__file__).parent.parent / "data/machines"
 SCHEMA = json.loads(resources.files("hardpoint.cli").joinpath("devices.schema.json").read_text())

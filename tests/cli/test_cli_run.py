@@ -8,9 +8,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from shell import Shell, agent_of, cluster_of, ended, log_of
+
 from hardpoint._core.ledger import Ledger
 from hardpoint.testing.kubelet import PodFailed
-from shell import Shell, agent_of, cluster_of, ended, log_of
 
 DRIVER = "hardpoint.dev"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from e2e_node import ADAPTER, LIKEN, NODE, RENDER, EndToEnd
+
 from hardpoint.testing.kubelet import Pod
 
 USB = "usb.example.com"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from e2e_node import ADAPTER, LIKEN, EndToEnd, plug
+
 from hardpoint.testing.cdi import CdiError
 from hardpoint.testing.kubelet import Pod, PodFailed
 from hardpoint.testing.sysfs import FakeDevice

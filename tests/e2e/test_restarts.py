@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from e2e_node import ADAPTER, DISPLAY, LIKEN, RENDER, EndToEnd
+
 from hardpoint._core.agent import HardpointAgent
 from hardpoint.testing.kubelet import Pod, PodFailed
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from e2e_node import ADAPTER, DISPLAY, I2C, LIKEN, NODE, RENDER, EndToEnd
+
 from hardpoint.testing.kubelet import PodFailed
 
 MODALIAS = "pci:v00008086d000046D2sv00001028sd00000B0Dbc03sc00i00"

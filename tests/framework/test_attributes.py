@@ -6,6 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint import Capacity, Device, DeviceNode, Taint, Topology, Version
 from hardpoint.attributes import (
     attribute_name,
@@ -15,8 +18,6 @@ from hardpoint.attributes import (
     text,
 )
 from hardpoint.errors import BadValue
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def _published(**attributes: Any) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from recorded_steps import replay, scratch
+
 from hardpoint._core.offline import look
 from hardpoint.cli.devices import document
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
-from recorded_steps import replay, scratch
 
 __all__ = ["scratch"]
 

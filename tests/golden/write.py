@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+
 from hardpoint._core.offline import look
 from hardpoint.cli.devices import document
 from hardpoint.recorded import open_machine

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from hardpoint.testing import FakeMachine
 from tutorial import ROOT, Tutorial, block
+
+from hardpoint.testing import FakeMachine
 
 PAGE = "tutorials/first-driver.md"
 

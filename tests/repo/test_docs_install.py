@@ -7,8 +7,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from hardpoint.settings import AgentSettings
 from tutorial import ROOT, block
+
+from hardpoint.settings import AgentSettings
 
 PAGE = "howto/install.md"
 

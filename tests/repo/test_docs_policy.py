@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tutorial import Tutorial, block
+
 from hardpoint import Claim, Device, Node, Offer, Offered, Verdict, Veto
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.relay import Relay
 from hardpoint.model import ClaimKey, Domain
-from tutorial import Tutorial, block
 
 PAGE = "howto/write-a-policy.md"
 DISPLAY = Offered(

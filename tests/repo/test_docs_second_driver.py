@@ -8,10 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tutorial import ROOT, Tutorial, block
+
 from hardpoint.errors import HoldDenied
 from hardpoint.parameters import decode
 from hardpoint.testing import DriverUnderTest, FakeMachine, hold_on
-from tutorial import ROOT, Tutorial, block
 
 PAGE = "tutorials/second-driver.md"
 

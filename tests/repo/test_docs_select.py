@@ -12,11 +12,12 @@ from typing import Any
 import anyio
 import pytest
 import yaml
+from tutorial import ROOT, block, blocks
+
 from hardpoint._core.offline import look
 from hardpoint.quantity import amount
 from hardpoint.settings import AgentSettings
 from hardpoint.testing import FakeMachine
-from tutorial import ROOT, block, blocks
 
 pytestmark = pytest.mark.timeout(120)  # a recorded machine is thousands of files
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hardpoint.testing.driver_contract import DriverContract
 from hardpoint.testing.sysfs import FakeMachine
 from hardpoint_pci_drm import PciDrm

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pci_drm_look import look
+
 from hardpoint import Node
 from hardpoint.testing.sysfs import FakeDevice, FakeMachine, FakePci, WithDisks
-from pci_drm_look import look
 
 
 @pytest.fixture

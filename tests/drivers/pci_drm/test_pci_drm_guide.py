@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pci_drm_look import Look, look
+
 from hardpoint.attributes import publishable
 from hardpoint.testing.sysfs import FakeMachine
-from pci_drm_look import Look, look
 
 IDS = """\
 8086  Intel Corporation

@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hardpoint.attributes import publishable
-from hardpoint.testing.fake_device import FakeDevice
-from hardpoint.testing.sysfs import FakeMachine, FakePci
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pci_drm_look import Look, look
+
+from hardpoint.attributes import publishable
+from hardpoint.testing.fake_device import FakeDevice
+from hardpoint.testing.sysfs import FakeMachine, FakePci
 
 GOOD = ["pci-0000-00-02-0", "pci-0000-00-02-0-display"]
 

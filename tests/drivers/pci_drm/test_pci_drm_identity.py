@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pci_drm_look import look
+
 from hardpoint import Topology
 from hardpoint.testing.sysfs import FakeMachine, FakePci
 from hardpoint_pci_drm.pci import PciIds, class_word, megatransfers
-from pci_drm_look import look
 
 IDS = """\
 # a comment

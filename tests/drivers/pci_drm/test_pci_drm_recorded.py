@@ -7,10 +7,11 @@ readlink sys/bus/pci/devices/*/driver
 from __future__ import annotations
 
 import pytest
-from hardpoint import Topology
-from hardpoint.attributes import publishable
 from pci_drm_look import look
 from recorded_machines import NAMES, Recorded
+
+from hardpoint import Topology
+from hardpoint.attributes import publishable
 
 BUTTON_AND_KEYBOARD = {
     "acpi-lnxpwrbn-00": ["/dev/input/event1"],

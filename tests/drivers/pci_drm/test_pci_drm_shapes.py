@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hardpoint import DeviceNode
 from hardpoint_pci_drm.shapes import SOUND, shapes
 

@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from pci_drm_look import look
+
 from hardpoint import Condition, Health
 from hardpoint.testing.sysfs import FakeMachine, FakePci
 from hardpoint_pci_drm import PciDrm
 from hardpoint_pci_drm.withheld import RULES
-from pci_drm_look import look
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hardpoint import Device
-from hardpoint.testing import FakeMachine
 from recorded_machines import recorded
 from recorded_steps import scratch
 from usb_seen import Seen, see
+
+from hardpoint import Device
+from hardpoint.testing import FakeMachine
 
 __all__ = ["look", "recorded", "scratch"]
 

@@ -10,6 +10,7 @@ import termios
 from pathlib import Path
 
 import pytest
+
 from hardpoint_usb import attach
 
 ROOT = Path(__file__).parents[3]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from usb_seen import Seen
+
 from hardpoint import Device, exclusive
 from hardpoint.testing import FakeMachine
 from hardpoint.testing.fake_hardware import FakeUsb
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

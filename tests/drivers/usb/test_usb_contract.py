@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
+
 from hardpoint import Condition
 from hardpoint.testing import DriverContract, FakeMachine
 from hardpoint_usb import Usb

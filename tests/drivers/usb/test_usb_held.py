@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+from usb_seen import Seen
+
 from hardpoint import Device
 from hardpoint.testing import FakeMachine
 from hardpoint.testing.fake_hardware import FakeInterface
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from usb_seen import Seen, see
+
 from hardpoint import Device, Withheld
 from hardpoint.attributes import publishable
 from hardpoint.testing import FakeMachine
 from hardpoint_usb import Usb
 from hardpoint_usb.ports import is_port, port_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from usb_seen import Seen, see
 
 Look = Callable[..., Seen]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from usb_seen import Seen
+
 from hardpoint import Version
 from hardpoint.testing import FakeMachine
 from hardpoint_usb.identity import bcd_version, device_name, is_real_serial, megabits
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint.errors import HoldError

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from usb_seen import Seen
+
 from hardpoint import DeviceNode, Topology, Version
 from hardpoint.testing import FakeMachine
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

@@ -8,13 +8,14 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from recorded_machines import NAMES
+from usb_seen import Seen
+
 from hardpoint import Device, Node, Part, Refuse, TryAgain, exclusive, shared
 from hardpoint.model import parts_of
 from hardpoint.testing import FakeMachine
 from hardpoint_usb import Usb
 from hardpoint_usb.settings import UsbParameters
-from recorded_machines import NAMES
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from usb_seen import Seen
+
 from hardpoint import Device, Hold, Node
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.model import ClaimKey
@@ -14,7 +16,6 @@ from hardpoint.testing import FakeMachine
 from hardpoint.testing.fake_hardware import FakeInterface
 from hardpoint_usb import Usb
 from hardpoint_usb.settings import UsbParameters
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

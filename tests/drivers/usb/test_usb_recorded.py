@@ -8,12 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hardpoint import AttributeType, Device, Node, Version
-from hardpoint.attributes import publishable
-from hardpoint_usb import Usb
 from recorded_machines import NAMES
 from recorded_steps import replay
 from usb_seen import Seen, see
+
+from hardpoint import AttributeType, Device, Node, Version
+from hardpoint.attributes import publishable
+from hardpoint_usb import Usb
 
 Recorded = Callable[[str], Node]
 

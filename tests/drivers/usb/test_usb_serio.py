@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from usb_seen import Seen
+
 from hardpoint import Refuse, exclusive, shared
 from hardpoint.testing import FakeMachine
 from hardpoint.testing.fake_hardware import FakeInterface, FakeUsb
 from hardpoint_usb import Usb
 from hardpoint_usb.settings import UsbParameters
-from usb_seen import Seen
 
 Look = Callable[..., Seen]
 

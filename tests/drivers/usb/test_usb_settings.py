@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+
 from hardpoint.errors import HoldDenied
 from hardpoint.parameters import decode
 from hardpoint_usb.settings import UsbParameters, UsbSettings
-from pydantic import ValidationError
 
 PULSE8 = {"protocol": "pulse8-cec", "vendor": "2548", "product": "1002"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+
 from hardpoint.testing import FakeMachine
 from hardpoint_usb import Usb
 from hardpoint_usb.scan import Scan

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint import Device, Health, Hold, hookimpl
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin, Plugins

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint import Device, DeviceNode, Health, Hold, Veto, Withheld, hookimpl
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint import Event, Veto, hookimpl
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.state import agent_runs, read_status

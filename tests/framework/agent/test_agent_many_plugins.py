@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+
 from hardpoint import Device, DeviceNode, Event, Health, hookimpl
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.observing import MOST_WAITING

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hardpoint import Delivery, Device, DeviceNode, Node, hookimpl
 from hardpoint.errors import HoldDenied
 from hardpoint.settings import Rule

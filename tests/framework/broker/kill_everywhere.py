@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 from broker_world import World, claim, prepare
+
 from hardpoint._core.broker import Broker
 from hardpoint._core.committer import Committer
 from hardpoint.model import HoldState, PreparedDevice

@@ -10,13 +10,14 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from broker_world import World, claim, reading
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from hardpoint._core.broker import Broker
 from hardpoint._core.steps import TRIES
 from hardpoint.errors import HoldError, HookFault
 from hardpoint.model import HoldState, PreparedDevice
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 CARDS = {"card-a": 1, "card-b": 2, "card-c": 3}
 UIDS = ("u1", "u2", "u3", "u4")

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from broker_world import MAJOR, World, claim, prepare, reading
+
 from hardpoint.errors import (
     HoldBusy,
     HoldConflict,

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from broker_world import MAJOR, World, claim, prepare
+
 from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, TryAgain
 from hardpoint.model import Device, DeviceNode, HoldState, Withheld
 

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from blockbuster import BlockBuster, BlockingError
 from broker_world import World, claim, prepare
+
 from hardpoint import contract, hookimpl
 from hardpoint._core import relay as relay_module
 from hardpoint._core.broker import Broker

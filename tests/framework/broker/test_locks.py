@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+
 from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint.errors import HoldBusy, HoldOvertaken
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hardpoint._core.narrowing import widened
-from hardpoint.model import Delivery, DeviceNode, Hook, Mount
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hardpoint._core.narrowing import widened
+from hardpoint.model import Delivery, DeviceNode, Hook, Mount
 
 NODE = DeviceNode(path="/dev/x", major=1, minor=2, permissions="rw", mode=0o660)
 MOUNT = Mount(host_path="/a", container_path="/b", options=("rw", "bind"))

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import BadValue
 from hardpoint.model import Delivery, DeviceNode
-from hypothesis import given
-from hypothesis import strategies as st
 
 VENDOR = "hardpoint.dev"
 ONE = [("u1-x", Delivery(nodes=(DeviceNode(path="/dev/x", major=1, minor=3),)))]

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from broker_world import FakeNode
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint import cdi
 from hardpoint.cdi_rules import check
 from hardpoint.errors import BadValue
 from hardpoint.model import Delivery, DeviceNode, Hook, Mount, NodeType
-from hypothesis import given
-from hypothesis import strategies as st
 
 VENDOR = "hardpoint.dev"
 NODE = DeviceNode(path="/dev/x", major=10, minor=1)

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint import Device, DeviceNode, Health, Taint, Unread, Withheld, exclusive, shared
 from hardpoint._core.inventory import (
     ABSENT,
@@ -22,8 +25,6 @@ from hardpoint._core.inventory import (
 )
 from hardpoint.model import ClaimKey, Condition, Domain, Hold, HoldState, NodeType, Offer
 from hardpoint.settings import Rule
-from hypothesis import given
-from hypothesis import strategies as st
 
 DOMAIN = Domain.named("hardpoint.dev")
 

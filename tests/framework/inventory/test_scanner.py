@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+
 from hardpoint import Device, Unread, hookimpl
 from hardpoint._core import scanner as scanner_module
 from hardpoint._core.discovery import Plugin, Plugins

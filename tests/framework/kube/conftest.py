@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio.lowlevel
 import pytest
+
 from hardpoint.kube import Kube
 from hardpoint.testing.api_server import FakeApiServer
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from hardpoint.testing._api_status import ApiProblem
 from hardpoint.testing.api_server import FakeApiServer
 

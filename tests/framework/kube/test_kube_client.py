@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.abc import SocketAttribute
+
 from hardpoint.errors import (
     KubeConflict,
     KubeDenied,

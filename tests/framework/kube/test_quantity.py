@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hardpoint.errors import BadValue
-from hardpoint.quantity import amount, canonical
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hardpoint.errors import BadValue
+from hardpoint.quantity import amount, canonical
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint.kubelet import (
     dra_health_v1_pb2,
     dra_health_v1alpha1_pb2,

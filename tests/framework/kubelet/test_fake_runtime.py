@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hardpoint.model import NodeType
 from hardpoint.node import NodeInfo
 from hardpoint.testing.cdi import CdiError, CdiRegistry, UnresolvableDevice, minimum_version

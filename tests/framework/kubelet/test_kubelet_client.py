@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet import dra_health_v1_pb2 as health_pb
 from hardpoint.kubelet import pluginregistration_v1_pb2 as pb

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet import podresources_v1_pb2 as pb
 from hardpoint.kubelet.pod_resources import HeldDevice, HeldResource, PodResources, PodUse

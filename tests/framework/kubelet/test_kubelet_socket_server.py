@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from hardpoint.errors import CallFailed, SocketError, SocketInUse, SocketPathTooLong
 from hardpoint.kubelet import dra_health_v1_pb2 as health_pb
 from hardpoint.kubelet import pluginregistration_v1_pb2 as pb

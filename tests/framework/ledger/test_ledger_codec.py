@@ -4,6 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint._core.codec import dump, load, load_facts
 from hardpoint._core.ledger import KeptListing
 from hardpoint.errors import BadValue
@@ -24,8 +27,6 @@ from hardpoint.model import (
     Version,
     Withheld,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 numbers = st.integers(-(2**63), 2**63 - 1)

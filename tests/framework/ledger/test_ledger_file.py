@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from broker_world import claim
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint._core import schema
 from hardpoint._core.ledger import Ledger, Want, read_records
 from hardpoint._core.schema import STEPS, LedgerFile, connect
 from hardpoint.errors import LedgerDamaged, LedgerTooNew, LedgerUnwritable
 from hardpoint.model import Allotment, Device, HoldState, exclusive
-from hypothesis import given
-from hypothesis import strategies as st
 
 Opener = Callable[[], Ledger]
 

@@ -10,6 +10,9 @@ import anyio
 import anyio.to_thread
 import pytest
 from broker_world import claim
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hardpoint._core.ledger import Ledger, Record, Result, Want
 from hardpoint._core.schema import connect
 from hardpoint.errors import BadValue, HoldConflict, LedgerUnwritable
@@ -24,8 +27,6 @@ from hardpoint.model import (
     exclusive,
     shared,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @pytest.fixture

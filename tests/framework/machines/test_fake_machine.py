@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from recorded_machines import Recorded
+
 from hardpoint import NodeType
 from hardpoint.node import NodeInfo
 from hardpoint.recorded import open_machine
 from hardpoint.testing.sysfs import FakeMachine
-from recorded_machines import Recorded
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded_machines import DATA, NAMES, Recorded
+
 from hardpoint import NodeType
 from hardpoint.errors import NotAMachine
 from hardpoint.node import NodeInfo
 from hardpoint.recorded import open_machine
 from hardpoint.testing.sysfs import FakeMachine
-from recorded_machines import DATA, NAMES, Recorded
 
 Add = Callable[[tarfile.TarFile], None]
 

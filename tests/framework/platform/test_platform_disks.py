@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded_machines import Recorded
+
 from hardpoint import DeviceNode, Node, NodeType
 from hardpoint.platform import Platform
 from hardpoint.testing.sysfs import FakeDevice, FakeMachine, FakeUsb
-from recorded_machines import Recorded
 
 
 def block(path: str, major: int | None = None, minor: int | None = None) -> DeviceNode:

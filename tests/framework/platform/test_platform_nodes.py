@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from recorded_machines import Recorded
+
 from hardpoint import DeviceNode, Node
 from hardpoint.platform import Platform
 from hardpoint.testing.sysfs import FakeMachine
-from recorded_machines import Recorded
 
 
 def why(node: Node, path: str, major: int | None = None, minor: int | None = None) -> str:

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.relay import Relay

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hardpoint import hookimpl
 from hardpoint._core.discovery import Choice, Plugin, Plugins, discover, unknown_sections
 from hardpoint.node import Node

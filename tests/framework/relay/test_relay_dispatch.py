@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+
 from hardpoint import Delivery, Device, DeviceNode, Health, Refuse, TryAgain, Verdict, hookimpl
 from hardpoint._core.relay import Relay, backoff
 from hardpoint.contract import Spec

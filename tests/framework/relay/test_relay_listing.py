@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from hardpoint import Device, Entry, Node, Unread
 from hardpoint._core.listing import listing
 from hardpoint.model import Listed

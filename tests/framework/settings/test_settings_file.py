@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from hardpoint.errors import BadSettings
 from hardpoint.model import Domain
 from hardpoint.settings import AgentSettings, load, needs_labels

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hardpoint.testing
 import pytest
+
+import hardpoint.testing
 from hardpoint import (
     Delivery,
     Device,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from dra_node import DRIVER, KEY, NODE, claim, result
+
 from hardpoint.errors import HoldDenied, KubeNotFound, KubeUnreachable, WrongClaim
 from hardpoint.kube import Kube
 from hardpoint.model import ClaimKey

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, NODE, device, result, running
+
 from hardpoint.kube import Kube
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint.testing.agent import FakeAgent

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, NODE, device, running
+
 from hardpoint.kubelet import dra_health_v1_pb2, dra_health_v1alpha1_pb2
 from hardpoint.model import Condition, Domain, Health, Offered
 from hardpoint.testing.agent import FakeAgent

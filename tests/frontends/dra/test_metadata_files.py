@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, KEY, NODE, device, running
+
 from hardpoint.errors import BadValue
 from hardpoint.model import Allotment, AttributeValue, Claim, ClaimKey, PreparedDevice, Version
 from hardpoint.testing.agent import FakeAgent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from hardpoint.kubelet.sockets import LONGEST_PATH
 from hardpoint_dra.names import Directories
 

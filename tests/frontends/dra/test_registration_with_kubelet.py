@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, running
+
 from hardpoint.kubelet import pluginregistration_v1_pb2 as pb
 from hardpoint.kubelet.client import Client
 from hardpoint.kubelet.server import SocketServer

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, KEY, NODE, running
+
 from hardpoint.errors import HoldDenied, KubeUnreachable, TryAgain
 from hardpoint.kubelet import dra_v1_pb2, dra_v1beta1_pb2
 from hardpoint.model import ClaimKey, PreparedDevice

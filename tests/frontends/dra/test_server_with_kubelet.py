@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from dra_node import DRIVER, NODE, device, result, running
+
 from hardpoint.errors import HoldDenied
 from hardpoint.kube import Kube
 from hardpoint.kubelet import pluginregistration_v1_pb2 as registration_pb

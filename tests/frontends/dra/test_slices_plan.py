@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from hardpoint.errors import KubeInvalid
 from hardpoint.kube import Change, Listing
 from hardpoint_dra.mirror import Mirror

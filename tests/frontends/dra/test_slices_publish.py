@@ -7,10 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hardpoint.kube import Kube
-from hardpoint.model import Taint
-from hardpoint.testing.api_server import FakeApiServer
-from hardpoint_dra.slices import RECHECK_SECONDS, SlicePublisher
 from slice_pool import (
     DOMAIN,
     NODE,
@@ -23,6 +19,11 @@ from slice_pool import (
     rivals,
     stamps,
 )
+
+from hardpoint.kube import Kube
+from hardpoint.model import Taint
+from hardpoint.testing.api_server import FakeApiServer
+from hardpoint_dra.slices import RECHECK_SECONDS, SlicePublisher
 
 Json = dict[str, Any]
 SLICE = "node-a-hardpoint.dev"

@@ -10,10 +10,6 @@ from typing import Any
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hardpoint.kube import Kube
-from hardpoint.model import Offered, Part, Taint
-from hardpoint.testing.api_server import FakeApiServer
-from hardpoint_dra.slices import SlicePublisher
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -26,6 +22,11 @@ from slice_pool import (
     published_devices,
     stamps,
 )
+
+from hardpoint.kube import Kube
+from hardpoint.model import Offered, Part, Taint
+from hardpoint.testing.api_server import FakeApiServer
+from hardpoint_dra.slices import SlicePublisher
 
 NUMBERS = st.integers(0, 9)
 ABSENT = Taint("absent")

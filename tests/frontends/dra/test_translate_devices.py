@@ -6,6 +6,8 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from slice_pool import DOMAIN, NODE, device, many, offer, offered, rivals
+
 from hardpoint.model import (
     Capacity,
     Condition,
@@ -18,7 +20,6 @@ from hardpoint.model import (
 )
 from hardpoint.testing.api_server import FakeApiServer
 from hardpoint_dra.translate import VERSIONS, Profile, device_body, render, shown, slice_name
-from slice_pool import DOMAIN, NODE, device, many, offer, offered, rivals
 
 SICK = Health(Condition.UNHEALTHY, "fell off the bus")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slice_pool import DOMAIN, NODE, device, offer, offered, rivals
+
 from hardpoint.model import Device, DeviceNode, Part, exclusive, shared
 from hardpoint_dra.counters import count
 from hardpoint_dra.placement import natural, place
 from hardpoint_dra.translate import render
-from hypothesis import given
-from hypothesis import strategies as st
-from slice_pool import DOMAIN, NODE, device, offer, offered, rivals
 
 
 def plain(*names: str) -> dict[str, bool]:

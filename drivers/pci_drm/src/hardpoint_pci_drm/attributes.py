@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hardpoint import AttributeInfo, AttributeType
-
 from hardpoint_pci_drm.shapes import SOUND
 
 _BOOL, _INT, _STRING = AttributeType.BOOL, AttributeType.INT, AttributeType.STRING

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hardpoint import AttributeInfo, Device, Health, Node, Unread, Withheld, hookimpl
-
 from hardpoint_pci_drm import attributes
 from hardpoint_pci_drm.health import health
 from hardpoint_pci_drm.pci import PciIds

@@ -11,7 +11,6 @@ from hardpoint.attributes import fit_name, with_hash
 from hardpoint.model import AttributeValue
 from hardpoint.node import described
 from hardpoint.platform import Platform
-
 from hardpoint_pci_drm import board, disks, gpu, pci, withheld
 from hardpoint_pci_drm.settings import PciDrmSettings
 from hardpoint_pci_drm.shapes import FRAMEBUFFER, Shape, shapes, subsystem

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hardpoint.parameters import Settings
 from pydantic import Field
+
+from hardpoint.parameters import Settings
 
 
 class PciDrmSettings(Settings):

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from hardpoint import DeviceNode, Entry, Withheld
 from hardpoint.node import clean
-
 from hardpoint_pci_drm.pci import class_word, hexadecimal
 
 PLUMBING = frozenset({"pcieport", "shpchp"})

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hardpoint import AttributeInfo, AttributeType
 from hardpoint.model import AttributeValue
-
 from hardpoint_usb.classes import class_word
 from hardpoint_usb.identity import bcd_version, megabits
 from hardpoint_usb.ports import Interface, Port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hardpoint import Delivery, Device, DeviceNode, Refuse, TryAgain
-
 from hardpoint_usb.settings import UsbParameters
 from hardpoint_usb.usbfs import SUBSYSTEM, When, requested, when_of
 

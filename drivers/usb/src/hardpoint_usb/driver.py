@@ -16,7 +16,6 @@ from hardpoint import (
     hookimpl,
 )
 from hardpoint.platform import Platform
-
 from hardpoint_usb import attributes, deliver, rebind
 from hardpoint_usb.health import health
 from hardpoint_usb.scan import Scan

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from hardpoint import Device, DeviceNode, NodeType, Taint, Withheld, exclusive, shared
 from hardpoint.attributes import text
 from hardpoint.model import AttributeValue, Listed, Part
-
 from hardpoint_usb import serio, withheld
 from hardpoint_usb.adapters import BTUSB, extra_nodes
 from hardpoint_usb.attributes import ids_of, of_interface, of_port, of_whole, present

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hardpoint import DeviceNode, Entry, exclusive
-
 from hardpoint_usb.classes import HUB
 
 USBFS = "usbfs"

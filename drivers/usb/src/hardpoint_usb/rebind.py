@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 
 from hardpoint import Device, Entry, Hold, Node
-
 from hardpoint_usb.deliver import takes_whole_device
 from hardpoint_usb.ports import PLUMBING, port_of
 from hardpoint_usb.settings import UsbParameters

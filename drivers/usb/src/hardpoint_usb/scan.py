@@ -10,7 +10,6 @@ from hardpoint import Device, DeviceNode, Entry, Node, Part, Topology, shared
 from hardpoint.attributes import text
 from hardpoint.model import Listed
 from hardpoint.node import described
-
 from hardpoint_usb.identity import is_real_serial
 from hardpoint_usb.judge import judge
 from hardpoint_usb.ports import Port, is_port, port_of, read_port

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hardpoint import DeviceNode
-
 from hardpoint_usb.ports import Interface, Port
 from hardpoint_usb.settings import SerioAdapter
 

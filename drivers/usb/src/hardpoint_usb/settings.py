@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from hardpoint import Parameters, Settings
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -13,6 +12,8 @@ from pydantic import (
     StringConstraints,
     model_validator,
 )
+
+from hardpoint import Parameters, Settings
 
 HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{4}$"), AfterValidator(str.lower)]
 """A vendor or product id: four hexadecimal digits."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from hardpoint import Withheld
-
 from hardpoint_usb.ports import USBFS, Interface, Port
 
 _ALIAS = re.compile(r"[\w:*.-]{1,128}", re.ASCII)

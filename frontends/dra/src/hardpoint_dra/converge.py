@@ -13,7 +13,6 @@ from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeDenied, KubeInvalid, KubeNotFound, KubeUnreachable
 from hardpoint.kube import NODES, Json, Kube, Listing, Resource, dropped
 from hardpoint.model import Domain, Event, Offer
-
 from hardpoint_dra.mirror import Mirror
 from hardpoint_dra.placement import place
 from hardpoint_dra.plan import Plan, Pool, content, plan

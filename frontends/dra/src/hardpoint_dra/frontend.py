@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+from pydantic import Field
+
 import hardpoint
 from hardpoint.agent import Agent
 from hardpoint.contract import hookimpl
 from hardpoint.model import Offer
 from hardpoint.node import Node
-from pydantic import Field
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube

@@ -14,10 +14,10 @@ from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
+
 from hardpoint.agent import Agent
 from hardpoint.errors import HardpointError
 from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, PreparedDevice
-
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
 from hardpoint_dra.status import StatusWriter

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import anyio
+
 from hardpoint.agent import Agent
 from hardpoint.model import Condition, Offer
 

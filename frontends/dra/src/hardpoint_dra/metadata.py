@@ -21,7 +21,6 @@ from typing import Any
 
 from hardpoint.errors import BadValue
 from hardpoint.model import AttributeValue, Claim, ClaimKey, PreparedDevice
-
 from hardpoint_dra.translate import attribute
 
 GROUP = "metadata.resource.k8s.io"

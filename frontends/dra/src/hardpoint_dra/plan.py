@@ -14,7 +14,6 @@ from typing import Any
 
 from hardpoint.errors import BadValue
 from hardpoint.quantity import canonical
-
 from hardpoint_dra.translate import Json, Wanted, owner, slice_body
 
 Same = Callable[[str, Json, Json], bool]

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardpoint.errors import KubeInvalid
-
 from hardpoint_dra.translate import Json
 
 Trial = Callable[[Sequence[Json]], Awaitable[str]]

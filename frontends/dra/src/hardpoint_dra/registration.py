@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+
 from hardpoint.agent import Agent
 from hardpoint.errors import SocketError
 from hardpoint.kube import Backoff

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import anyio
+
 from hardpoint.errors import HardpointError
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint_dra.work import Workshop

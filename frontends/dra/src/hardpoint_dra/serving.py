@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+
 from hardpoint.agent import Agent
 from hardpoint.attributes import is_subdomain
 from hardpoint.errors import BadSettings, BadValue, HardpointError
@@ -23,7 +24,6 @@ from hardpoint.kubelet import (
 )
 from hardpoint.kubelet.services import serve, service_of
 from hardpoint.model import Domain
-
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.handler import ClaimHandler
 from hardpoint_dra.health import HealthService
@@ -37,7 +37,6 @@ from hardpoint_dra.work import Workshop
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
-
     from hardpoint_dra.frontend import DraSettings
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 import anyio
+
 from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeError, KubeNotFound
 from hardpoint.kube import Backoff, Kube, Listing
 from hardpoint.model import Domain, Offer
-
 from hardpoint_dra.converge import Convergence
 from hardpoint_dra.translate import Profile
 

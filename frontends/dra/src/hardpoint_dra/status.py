@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
+
 from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
 from hardpoint.kube import FIELD_MANAGER, Backoff, Resource
 from hardpoint.model import ClaimKey, Device, PreparedDevice, Version
-
 from hardpoint_dra.claims import GROUP, PLURAL
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from hardpoint.model import (
     Version,
 )
 from hardpoint.quantity import canonical
-
 from hardpoint_dra.counters import Counters, count
 from hardpoint_dra.placement import MOST_DEVICES, natural, place
 

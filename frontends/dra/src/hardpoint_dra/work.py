@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio
+
 from hardpoint.errors import TryAgain
 
 _T = TypeVar("_T")
