@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from cluster import pods
 from cluster.waiting import until
 from cluster.witness import Namespace
@@ -22,6 +23,7 @@ def health(namespace: Namespace) -> set[str]:
     return set(namespace.health("p").values())
 
 
+@pytest.mark.usefixtures("modern")
 def test_a_device_that_is_unplugged_while_held_stays_tainted_and_unhealthy(
     world: World, namespace: Namespace
 ) -> None:
@@ -38,6 +40,7 @@ def test_a_device_that_is_unplugged_while_held_stays_tainted_and_unhealthy(
     world.until_published(WHOLE - {ADAPTER})
 
 
+@pytest.mark.usefixtures("modern")
 def test_a_device_that_comes_back_under_other_numbers_is_what_the_next_container_gets(
     world: World, namespace: Namespace
 ) -> None:
@@ -54,6 +57,7 @@ def test_a_device_that_comes_back_under_other_numbers_is_what_the_next_container
     until("health", lambda: health(namespace) == {"Healthy"})
 
 
+@pytest.mark.usefixtures("modern")
 def test_no_pod_is_placed_on_a_device_that_is_not_there(world: World, namespace: Namespace) -> None:
     adapter_pod(namespace)
     world.machine.unplug_adapter()

@@ -57,7 +57,7 @@ def test_a_node_shows_the_three_devices_of_the_guides_card(world: World) -> None
     devices = world.witness.devices(LIKEN)
 
     render = devices["pci-0000-00-02-0"]
-    assert render["allowMultipleAllocations"] is True
+    assert render.get("allowMultipleAllocations", False) is world.modern
     assert render["attributes"]["renderNode"] == {"bool": True}
     assert render["attributes"]["name"] == {"string": "Alder Lake-N [UHD Graphics]"}
     assert render["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": "0000:00:02.0"}
@@ -81,7 +81,11 @@ def test_a_transcoder_receives_the_render_node_and_not_the_card(media: Namespace
 
 
 @pytest.mark.usefixtures("one_card")
-def test_a_second_transcoder_runs_on_the_same_card_at_the_same_time(media: Namespace) -> None:
+def test_a_second_transcoder_runs_on_the_same_card_at_the_same_time(
+    world: World, media: Namespace
+) -> None:
+    if not world.modern:
+        pytest.skip("before 1.36 the server drops allowMultipleAllocations")
     for name in ("transcoder", "second"):
         follow(media, "transcoder.yaml", name=f"{name}-gpu")
         media.create(pods.deployment(name, {"gpu": f"{name}-gpu"}, type="Recreate"))
@@ -194,7 +198,7 @@ def test_an_unguarded_attribute_that_a_device_lacks_is_named_at_the_pod(media: N
 
     said = media.until_says("p", "no such key: serial")
 
-    assert "pci-0000-00-02-0" in said
+    assert said.startswith("FailedScheduling")
 
 
 def test_the_holder_of_a_device_is_found_among_the_claims(media: Namespace) -> None:

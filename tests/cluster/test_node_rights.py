@@ -64,9 +64,9 @@ def test_the_calls_that_the_agent_made_are_the_calls_that_its_role_allows(
     namespace.create(pods.pod("p", {"adapter": "adapter"}))
     namespace.until_running("p")
     until("status.devices", lambda: namespace.claim("adapter")["status"].get("devices"))
-    world.machine.unplug_adapter()
-    world.until_tainted(ADAPTER)
     namespace.delete_pods("p")
+    world.machine.unplug_adapter()
+    world.until_published(WHOLE - {ADAPTER})
     surplus = {"apiVersion": old["apiVersion"], "kind": old["kind"], "spec": old["spec"]}
     world.witness.create(surplus | {"metadata": {"name": "surplus"}})
     until("it is gone", lambda: world.witness.get("ResourceSlice", "surplus") is None)

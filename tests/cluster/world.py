@@ -38,6 +38,8 @@ class World:
         said = json.loads(self.witness.ask("GET", "/version"))
         self.version = (int(said["major"]), int(said["minor"]))
         """What the control plane is, or acts as."""
+        self.modern = self.version >= (1, 36)
+        """Taints and shared devices (consumable capacity) are kept, not dropped in silence."""
         self._boots = itertools.count(1)
 
     def close(self) -> None:
