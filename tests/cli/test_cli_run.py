@@ -163,3 +163,39 @@ def test_a_ledger_of_a_later_release_is_left_alone(shell: Shell) -> None:
     assert answer.code == 1
     assert "has schema version 999" in answer.err.splitlines()[-1]
     assert (shell.state / "ledger.db").read_bytes() == before
+
+
+STUBBORN = """
+import anyio
+from hardpoint import Device, hookimpl
+
+
+class Radios:
+    def __init__(self, node, settings): ...
+
+    @hookimpl
+    def publish_devices(self):
+        return [Device(name="radio0", kind="radio")]
+
+    @hookimpl
+    async def watch_devices(self, hint):
+        while True:
+            try:
+                await anyio.sleep(60)
+            except BaseException:
+                pass
+"""
+
+
+async def test_a_driver_that_will_not_be_cancelled_does_not_keep_it_alive(shell: Shell) -> None:
+    shell.install_radios()
+    (shell.root / "packages/radios.py").write_text(STUBBORN)
+    async with cluster_of(shell) as cluster:
+        before = sockets(shell)
+        async with agent_of(shell) as agent:
+            await cluster.kubelet.until_registered(DRIVER)
+
+            assert await ended(agent) == 1
+
+        assert sockets(shell) == before
+    assert "a plugin does not end" in log_of(shell)

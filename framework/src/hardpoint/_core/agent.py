@@ -22,6 +22,7 @@ from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import ABSENT, Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.loopwatch import LoopWatch
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, start_plugins
@@ -141,6 +142,14 @@ class HardpointAgent:
         return {f"{h.claim.dra_driver}/{h.device.name}": h.device for h in holds}
 
     async def _serve(self) -> None:
+        watch = LoopWatch(self.board)
+        watch.start()
+        try:
+            await self._serve_all()
+        finally:
+            watch.stop()
+
+    async def _serve_all(self) -> None:
         async with anyio.create_task_group() as tasks:
             self._ledger.on_change(Signal(self._offering.touch))
             await self._restore_listings()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("hardpoint.plugins")
 
-START_BUDGET = 10.0
+START_BUDGET = 5.0
 """Seconds that a plugin may take to be imported, and again to be made."""
 
 ROLES = ("driver", "policy", "frontend")

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, load, needs_labels
 
 _log = logging.getLogger("hardpoint.agent")
+
+LAST_WORDS = 5.0
+"""Seconds between a signal and the end of the process; the kubelet kills it after 30."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
             status = 0
         except Exception as error:  # noqa: BLE001 - it ends the process, not only the command
             status = _report(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
 @contextmanager
@@ -79,8 +85,21 @@ async def _until_told(
         task_status.started()
         async for received in signals:
             _log.info("stopping signal=%s", received.name)
+            _end_at_the_latest()
             scope.cancel()
             return
+
+
+def _end_at_the_latest() -> None:
+    """End the process soon, also if a plugin keeps a task of its own from being cancelled."""
+
+    def end() -> None:
+        _log.error("a plugin does not end; ending without it")
+        os._exit(1)
+
+    last = threading.Timer(LAST_WORDS, end)
+    last.daemon = True
+    last.start()
 
 
 def _report(error: Exception) -> int:
