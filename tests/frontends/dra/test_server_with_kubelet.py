@@ -133,6 +133,35 @@ async def test_devices_are_published_and_come_back_when_the_kubelet_wiped_them(
         await world.server.until(lambda: len(world.server.items("resourceslices")) == 1)
 
 
+async def test_nothing_is_published_before_the_kubelet_can_prepare_it(world: World) -> None:
+    """A pod bound to a kubelet that does not know the driver waits 8 s for another try."""
+    await world.kubelet.stop()
+    written: list[int] = []
+
+    def ready() -> None:
+        written.append(len(world.server.writes("resourceslices")))
+
+    dra = Dra(world.agent.node, DraSettings())
+    async with running(lambda: dra.serve_frontend(world.agent, ready)):
+        async with Kube.at(world.server.url) as kube:
+            for _ in range(50):  # many more round trips than publishing takes
+                await kube.server_version()
+        await world.kubelet.start()
+        await world.server.until(lambda: world.server.items("resourceslices"))
+
+    assert written == [0]
+
+
+async def test_a_kubelet_that_is_away_does_not_keep_devices_from_being_seen(world: World) -> None:
+    world.kubelet.behaviour.asks_info = False
+    dra = Dra(world.agent.node, DraSettings())
+
+    async with running(lambda: dra.serve_frontend(world.agent, lambda: None)):
+        await world.server.until(lambda: world.server.items("resourceslices"))
+
+    assert world.kubelet.instances(DRIVER) == ()
+
+
 async def test_sub_requests_and_share_ids_go_through(world: World) -> None:
     share = "5d2e4f0c-3f64-4b0e-9a5e-0d6b1f0f6a51"
     world.allocate(result(request="r/sub", shareID=share))

@@ -44,6 +44,12 @@ log = logging.getLogger(__name__)
 LONGEST_NAME = 63
 _TRUSTED_AFTER = 30.0
 """Seconds that a part has to run before its last failure is forgotten."""
+_KUBELETS_TURN = 2.0
+"""Seconds that the first slice waits for the kubelet, which looks at new sockets once a second.
+
+A pod that waits for a device is bound within milliseconds of its slice. A kubelet that does not
+know the driver by then fails the pod and comes back to it 8 to 10 s later.
+"""
 
 
 class DriverServer:
@@ -62,7 +68,8 @@ class DriverServer:
         registered: Callable[[], None],
     ) -> None:
         self._agent, self._domain, self._settings = agent, domain, settings
-        self._connect, self._registered = connect, registered
+        self._connect, self._tell = connect, registered
+        self._known = anyio.Event()
         self._name = domain.dra_driver
 
     async def run(self) -> None:
@@ -93,6 +100,10 @@ class DriverServer:
                 "metadata": handler.refresh_metadata,
             }.items():
                 tasks.start_soon(self._keep, what, part)
+
+    def _registered(self) -> None:
+        self._known.set()
+        self._tell()
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -140,6 +151,8 @@ class DriverServer:
             return None
 
     async def _publish(self) -> None:
+        with anyio.move_on_after(_KUBELETS_TURN):
+            await self._known.wait()
         withdraw = self._settings.unhealthy == "withdraw"
         kube = self._connect()
         await SlicePublisher(self._agent, self._domain, kube, withdraw_unhealthy=withdraw).run()
