@@ -173,6 +173,8 @@ def test_claims_end_while_the_api_server_is_away(world: World, namespace: Namesp
     namespace.delete("Deployment", "app")
     namespace.until_gone(pod)
     assert world.holds() == {}
+    until("no faults", lambda: world.agent.says("status")["faults"] == [])
+    assert "too old resource version" not in world.agent.log.read_text()
 
 
 # -- slices that others touch ---------------------------------------------------------------------

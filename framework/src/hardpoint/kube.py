@@ -248,8 +248,9 @@ class Kube:
         A closed or broken watch is resumed where it stood; where that is too long ago the
         collection is listed again, so a reader replaces all it knows on a ``Listing``. Between two
         attempts there is always a delay, also after a clean end. ``on_trouble`` hears of every
-        failure, and of None when it works again. Raises ``KubeNotFound`` only: this server does not
-        serve the API. Wrap it in ``contextlib.aclosing``.
+        failure, and of None when it works again; not of a 410, which every server answers that was
+        restarted meanwhile and which costs no more than the list. Raises ``KubeNotFound`` only:
+        this server does not serve the API. Wrap it in ``contextlib.aclosing``.
         """
         backoff, version = Backoff(), ""
         while True:
@@ -268,7 +269,8 @@ class Kube:
             except KubeNotFound:
                 raise
             except KubeError as error:
-                on_trouble(error)
+                if not isinstance(error, KubeGone):
+                    on_trouble(error)
                 version = _resumable(version, error, backoff)
             await self._sleep(backoff.next())
 

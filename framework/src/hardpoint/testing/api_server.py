@@ -109,11 +109,16 @@ class FakeApiServer:
 
     @property
     def down(self) -> bool:
-        """True while every connection is closed as it comes."""
+        """True while every connection is closed as it comes.
+
+        A server that comes back remembers no changes from before: its watch cache is in memory.
+        """
         return self._down
 
     @down.setter
     def down(self, value: bool) -> None:
+        if self._down and not value:
+            self.compact()
         self._down = value
         for scope in list(self._connections) if value else ():
             scope.cancel()
