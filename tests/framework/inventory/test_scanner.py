@@ -18,7 +18,7 @@ from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import Listing
 from hardpoint._core.relay import Relay
 from hardpoint._core.scanner import Scanner
-from hardpoint._core.uevents import Wake, matters
+from hardpoint._core.uevents import Told, Wake, matters
 from hardpoint.node import Node
 
 
@@ -197,3 +197,17 @@ class _Event:
 )
 def test_only_events_of_hardware_wake_the_drivers(event: _Event, wakes: bool) -> None:
     assert matters(event) is wakes
+
+
+def test_a_virtual_device_that_is_added_again_and_again_is_news_once() -> None:
+    told = Told()
+    autofs, adapter = "/devices/virtual/misc/autofs", "/devices/pci0000:00/0000:00:14.0/usb1/1-2"
+
+    first = told.news(_Event("add", autofs, "misc"))
+    again = told.news(_Event("add", autofs, "misc"))
+    gone = told.news(_Event("remove", autofs, "misc"))
+    back = told.news(_Event("add", autofs, "misc"))
+    real = [told.news(_Event("add", adapter, "usb")) for _ in range(2)]
+
+    assert (first, again, gone, back) == (True, False, True, True)
+    assert real == [True, True]

@@ -24,6 +24,8 @@ BACKSTOP = 300.0
 RECEIVE_BUFFER = 16 << 20
 """Bytes; pyudev asks for them with SO_RCVBUFFORCE or as much as the kernel allows."""
 
+_MOST_TOLD = 4096
+
 _STRUCTURAL = frozenset({"add", "remove", "bind", "unbind", "move"})
 _CHANGE_MATTERS = frozenset({"drm", "pci", "sound", "usb", "net", "input", "hidraw", "tty"})
 """Subsystems whose ``change`` may bring or take nodes or facts; a CD drive's poll does not."""
@@ -55,6 +57,29 @@ def matters(event: Uevent) -> bool:
         kind = path.removeprefix("/devices/virtual/").partition("/")[0]
         return kind in {"misc", "bluetooth", "sound", "input", "drm", "video4linux"}
     return event.subsystem not in {"queues", "cpu", "memory", "workqueue", "bdi"}
+
+
+class Told:
+    """What events said last of devices that no hardware stands behind.
+
+    A virtual device is added once, but some programs let the kernel say so again and again
+    (``misc/autofs``, every other second, on a node that starts pods): that is no news.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, str | None] = {}
+
+    def news(self, event: Uevent) -> bool:
+        """Say whether an event tells something that the last one of its device did not."""
+        path = event.device_path
+        if not path.startswith("/devices/virtual/") or event.action == "change":
+            return True
+        if self._last.get(path) == event.action:
+            return False
+        if len(self._last) >= _MOST_TOLD:
+            self._last.clear()
+        self._last[path] = event.action
+        return True
 
 
 class Wake:
@@ -116,9 +141,10 @@ async def _listen(wake: Callable[[], None], working: Callable[[], None]) -> None
         _log.debug("the receive buffer stays as it is")
     monitor.start()
     working()
+    told = Told()
     while True:
         await anyio.wait_readable(monitor.fileno())
-        if any(matters(event) for event in _drain(monitor)):
+        if [event for event in _drain(monitor) if matters(event) and told.news(event)]:
             wake()
 
 
