@@ -54,6 +54,13 @@ def _parts(name: str) -> list[str]:
     return ["dra", stem.removeprefix("dra-")]
 
 
+def test_the_longest_driver_name_fits_below_the_usual_root() -> None:
+    names = Directories(Path(KUBELET), "d" * 63)
+
+    for path in (names.service(UID), names.registrar(UID), names.service(""), names.registrar("")):
+        assert len(str(path)) <= LONGEST_PATH
+
+
 @pytest.mark.parametrize("driver", ["a", "hardpoint.dev", "gpu.hardpoint.dev", "d" * 20])
 @pytest.mark.parametrize("root", [KUBELET, "/var/lib/k0s/kubelet", MICROK8S])
 def test_common_roots_and_driver_names_fit(root: str, driver: str) -> None:

@@ -359,13 +359,16 @@ async def test_after_a_kill_the_same_name_is_registered_again(
             await kubelet.until_registered(DRIVER)
 
 
-async def test_a_killed_instance_with_shortened_names_is_found_too(short_path: Path) -> None:
+@pytest.mark.parametrize(("length", "driver"), [(30, DRIVER), (5, "d" * 45), (5, "d" * 58)])
+async def test_a_killed_instance_with_shortened_names_is_found_too(
+    short_path: Path, length: int, driver: str
+) -> None:
     from hardpoint_dra.names import Directories
 
-    root = short_path / ("k" * 30)
-    names = Directories(root, DRIVER)
+    root = short_path / ("k" * length)
+    names = Directories(root, driver)
     (root / "plugins_registry").mkdir(parents=True)
-    (root / "plugins" / DRIVER).mkdir(parents=True)
+    (root / "plugins" / driver).mkdir(parents=True)
     _dead_socket(names.service(UID_A))
     registrar = _dead_socket(names.registrar(UID_A))
     assert UID_A not in registrar.name

@@ -10,6 +10,7 @@ from typing import Any
 
 from hardpoint.quantity import amount
 from hardpoint.testing._api_status import Causes, Json
+from hardpoint.testing._names import is_dns_subdomain
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -37,8 +38,8 @@ def is_label(text: str) -> bool:
 
 
 def is_subdomain(text: str, most: int = 253) -> bool:
-    """Say whether this is a DNS subdomain."""
-    return 0 < len(text) <= most and all(is_label(label) for label in text.split("."))
+    """Say whether this is a DNS subdomain; the API does not limit its labels alone."""
+    return len(text) <= most and is_dns_subdomain(text)
 
 
 class SliceRules:

@@ -48,16 +48,17 @@ class Directories:
         return _first_that_fits(self._registrars(instance))
 
     def _services(self, instance: str) -> list[Path]:
-        names = (f"dra-{instance}.sock", f"dra-{_hash(instance, 8)}.sock")
+        short = _hash(instance, 8)
+        names = (f"dra-{instance}.sock", f"dra-{short}.sock", f"{short}.sock")
         return [self.plugin / name for name in names]
 
     def _registrars(self, instance: str) -> list[Path]:
-        both = f"{self.driver}\0{instance}"
-        names = (
-            f"{self.driver}-{instance}-reg.sock",
-            f"{self.driver}-{_hash(instance, 8)}-reg.sock",
-            f"dra-{_hash(both, 16)}-reg.sock",
-        )
+        whole = self.registry / f"{self.driver}-{instance}-reg.sock"
+        return [whole, *self._short_registrars(_hash(instance, 8))]
+
+    def _short_registrars(self, short: str) -> list[Path]:
+        both = _hash(f"{self.driver}\0{short}", 16)
+        names = (f"{self.driver}-{short}-reg.sock", f"dra-{both}-reg.sock")
         return [self.registry / name for name in names]
 
     def remove_stale(self, instance: str) -> tuple[Path, ...]:
@@ -75,12 +76,14 @@ class Directories:
         yield from self._of_instance(instance) if instance else ()
         whole = re.compile(rf"{re.escape(self.driver)}-{_UUID}-reg\.sock")
         yield from (path for path in self.registry.glob("*.sock") if whole.fullmatch(path.name))
-        for path in self.plugin.glob("dra*.sock"):
+        for path in self.plugin.glob("*.sock"):
             yield path
             yield from self._of_instance(path.name.removeprefix("dra-").removesuffix(".sock"))
 
-    def _of_instance(self, instance: str) -> list[Path]:
-        return [path for path in self._registrars(instance) if fits(path)]
+    def _of_instance(self, name: str) -> list[Path]:
+        """Return the registrars of an instance whose service is known by its name or its hash."""
+        found = [*self._registrars(name), *self._short_registrars(name)]
+        return [path for path in found if fits(path)]
 
 
 def _first_that_fits(paths: list[Path]) -> Path:
