@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 from pathlib import Path
@@ -199,3 +200,24 @@ async def test_a_driver_that_will_not_be_cancelled_does_not_keep_it_alive(shell:
 
         assert sockets(shell) == before
     assert "a plugin does not end" in log_of(shell)
+
+
+async def test_an_agent_whose_state_is_removed_ends_and_the_next_finds_what_was_held(
+    shell: Shell,
+) -> None:
+    shell.install_radios("radio0")
+    async with cluster_of(shell) as cluster:
+        async with agent_of(shell) as agent:
+            await cluster.kubelet.until_registered(DRIVER)
+            await cluster.server.until(lambda: cluster.published == ["radio0"])
+            await cluster.kubelet.prepare(cluster.allocate("radio0"))
+            shutil.rmtree(shell.state)
+
+            with anyio.fail_after(15):
+                assert await agent.wait() == 1
+            assert "ledger.db was removed or replaced while it was in use" in log_of(shell)
+
+        async with agent_of(shell):
+            await cluster.kubelet.until_registered(DRIVER)
+            with pytest.raises(PodFailed, match="is in use"):
+                await cluster.kubelet.prepare(cluster.allocate("radio0", name="second"))

@@ -186,6 +186,17 @@ class LedgerUnwritable(LedgerError):
         self.path, self.what = path, what
 
 
+class LedgerLost(LedgerError):
+    """The file was removed or replaced under a running agent: another may go by another ledger."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} was removed or replaced while it was in use: the agent ends, and begins anew "
+            "with what the CDI files say"
+        )
+        self.path = path
+
+
 # -- the kubelet ----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -219,3 +220,35 @@ async def test_the_status_file_says_what_is_offered_held_and_wrong(world: World)
 async def test_the_state_directory_is_private(world: World) -> None:
     async with world.agent():
         assert world.paths.state.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_directory_that_cannot_be_written_is_on_the_board_until_it_can(
+    world: World,
+) -> None:
+    wanted = claim("radio0")
+    world.paths.cdi.write_text("not a directory")
+    async with world.agent() as agent:
+        with pytest.raises(HoldError, match=str(world.paths.cdi)):
+            await agent.prepare(wanted.key, reading(wanted))
+        assert [fault.source for fault in agent.board.entries] == ["CDI directory"]
+
+        world.paths.cdi.unlink()
+        await agent.prepare(wanted.key, reading(wanted))
+        assert not agent.board.entries
+
+
+async def test_a_ledger_that_cannot_be_written_is_on_the_board_until_it_can(world: World) -> None:
+    first, second = claim("radio0"), claim("radio1")
+    async with world.agent() as agent:
+        await agent.prepare(first.key, reading(first))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            with pytest.raises(HoldError, match=r"ledger\.db"):
+                await agent.prepare(second.key, reading(second))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [fault.source for fault in agent.board.entries] == ["state directory"]
+
+        await agent.prepare(second.key, reading(second))
+        await _eventually(lambda: not agent.board.entries)

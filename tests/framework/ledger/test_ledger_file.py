@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hardpoint._core import schema
 from hardpoint._core.ledger import Ledger, Want, read_records
 from hardpoint._core.schema import STEPS, LedgerFile, connect
-from hardpoint.errors import LedgerDamaged, LedgerTooNew, LedgerUnwritable
+from hardpoint.errors import LedgerDamaged, LedgerLost, LedgerTooNew, LedgerUnwritable
 from hardpoint.model import Allotment, Device, HoldState, exclusive
 
 Opener = Callable[[], Ledger]
@@ -362,3 +363,22 @@ async def test_holds_can_be_read_with_an_agent_running_and_without(
 
 def test_the_schema_known_is_the_number_of_its_steps() -> None:
     assert len(STEPS) == schema.KNOWN
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "directory"])
+async def test_a_ledger_that_was_taken_away_while_it_is_open_takes_nothing_more(
+    opened: Opener, state: Path, how: str
+) -> None:
+    """A second agent that starts now has another ledger, and would hand out the same device."""
+    ledger, lost = opened(), threading.Event()
+    ledger.on_lost(lost.set)
+    if how == "directory":
+        shutil.rmtree(state)
+    else:
+        (state / "ledger.db").unlink()
+    if how == "replaced":
+        (state / "ledger.db").write_bytes(b"")
+
+    with pytest.raises(LedgerLost, match="removed or replaced"):
+        await ledger.audit("test", "x", {})
+    assert lost.is_set()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -34,7 +35,7 @@ from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
 from hardpoint.cdi_files import CdiDirectory
-from hardpoint.errors import HardpointError
+from hardpoint.errors import HardpointError, HoldFailed, LedgerLost
 from hardpoint.model import (
     Claim,
     ClaimKey,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hardpoint.agent")
 
 _AGAIN = 5.0
+_UNWRITABLE = {"ledger": "state directory", "cdi": "CDI directory"}
+"""Sources on the fault board, by the reason of a claim that failed."""
 
 
 class HardpointAgent:
@@ -151,7 +154,10 @@ class HardpointAgent:
 
     async def _serve_all(self) -> None:
         async with anyio.create_task_group() as tasks:
-            self._ledger.on_change(Signal(self._offering.touch))
+            self._ledger.on_change(Signal(self._on_ledger))
+            lost = anyio.Event()
+            self._ledger.on_lost(Signal(lost.set))
+            tasks.start_soon(self._end_without, lost)
             await self._restore_listings()
             if self._events:
                 tasks.start_soon(listen, self._scanner.wake.set, self.board)
@@ -170,6 +176,28 @@ class HardpointAgent:
             _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
             self.started.set()
             await anyio.sleep_forever()
+
+    def _on_ledger(self) -> None:
+        """Make the offer again: what is held has changed. The ledger could be written, too."""
+        self.board.clear(_UNWRITABLE["ledger"])
+        self._offering.touch()
+
+    @contextmanager
+    def _saying_what_is_unwritable(self) -> Iterator[None]:
+        """Put on the board that no claim begins or ends while the disk is full."""
+        try:
+            yield
+        except HoldFailed as error:
+            source = _UNWRITABLE.get(error.reason)
+            if source is not None:
+                self.board.record(source, str(error), cost="claims neither begin nor end")
+            raise
+        self.board.clear(_UNWRITABLE["cdi"])
+
+    async def _end_without(self, lost: anyio.Event) -> None:
+        """End when the ledger is gone: a second agent would go by another one."""
+        await lost.wait()
+        raise LedgerLost(str(self._ledger.path))
 
     def _for_frontend(self, plugin: str) -> dict[str, Any]:
         self._ready.discard(plugin)
@@ -283,11 +311,13 @@ class HardpointAgent:
     ) -> tuple[PreparedDevice, ...]:
         """Hold a claim's devices and write its CDI file."""
         await self._offering.completed()
-        return await self._broker.prepare(key, read)
+        with self._saying_what_is_unwritable():
+            return await self._broker.prepare(key, read)
 
     async def unprepare(self, key: ClaimKey) -> None:
         """End a claim's holds."""
-        await self._broker.unprepare(key)
+        with self._saying_what_is_unwritable():
+            await self._broker.unprepare(key)
         self.board.clear_about(key.uid)
 
     def holds(self) -> tuple[Hold, ...]:

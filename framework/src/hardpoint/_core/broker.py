@@ -307,4 +307,6 @@ def _as_hold_errors() -> Iterator[None]:
     except BadValue as error:
         raise HoldFailed(str(error), "bad-value") from error
     except OSError as error:
-        raise HoldFailed(f"the CDI file cannot be written: {error.strerror}", "cdi") from error
+        where = f"{error.filename}: " if error.filename else ""
+        what = f"the CDI file cannot be written: {where}{error.strerror}"
+        raise HoldFailed(what, "cdi") from error

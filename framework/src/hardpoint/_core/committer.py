@@ -52,7 +52,8 @@ class Committer:
     """Runs work in transactions of a thread of its own.
 
     ``connect`` opens a connection, ``told`` makes SQLite's errors ours, and ``committed`` is called
-    in the thread after each commit, and about every two seconds while nothing happens.
+    in the thread after each commit, and about every two seconds while nothing happens. ``check`` is
+    called before each, and raises where nothing may be written.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Committer:
         connect: Callable[[], sqlite3.Connection],
         told: Callable[[sqlite3.Error], LedgerError],
         committed: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._path, self._connect, self._told, self._committed = path, connect, told, committed
+        self._check = check
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = connect()
         self._gate = threading.Lock()
@@ -157,6 +160,7 @@ class Committer:
         self._after()
 
     def _together(self, batch: list[_Job[Any]]) -> None:
+        self._check()
         connection = self._connection = self._connection or self._connect()
         connection.execute("BEGIN IMMEDIATE")
         for job in batch:
@@ -187,6 +191,7 @@ class Committer:
 
     def _after(self) -> None:
         try:
+            self._check()
             self._committed()
         except Exception as error:  # noqa: BLE001
             _log.debug("the ledger was not read again why=%s", type(error).__name__)

@@ -7,6 +7,7 @@ whoever waits (``committer``); reading never waits for a writer.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from hardpoint._core.rows import (
     take_parts,
 )
 from hardpoint._core.schema import LedgerFile, connect, told
-from hardpoint.errors import BadValue, LedgerUnwritable
+from hardpoint.errors import BadValue, LedgerLost, LedgerUnwritable
 from hardpoint.model import (
     Claim,
     ClaimKey,
@@ -80,17 +81,20 @@ class Ledger:
         self._clock = clock
         self._closed = False
         self._watchers: list[Callable[[], None]] = []
+        self._on_lost: Callable[[], None] = lambda: None
         self._threads: anyio.CapacityLimiter | None = None
         self._file = LedgerFile(directory)
         self.path, self.damage, self.aside = self._file.path, self._file.damage, self._file.aside
         try:
             self._reader = Reader(self.path)
             self._shown = self._reader.read()
+            self._identity = _identity(self.path)
             self._committer = Committer(
                 str(self.path),
                 lambda: connect(self.path),
                 lambda error: told(self.path, error),
                 self._committed,
+                self._check,
             )
         except sqlite3.Error as error:
             self._file.close()
@@ -317,6 +321,16 @@ class Ledger:
             )
         )
 
+    def on_lost(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` once the file is not at its path any more; from a thread."""
+        self._on_lost = watcher
+
+    def _check(self) -> None:
+        """Refuse to write a file that another agent does not see: it would take what we took."""
+        if _identity(self.path) != self._identity:
+            self._on_lost()
+            raise LedgerLost(str(self.path))
+
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher`` when records changed, by this agent or another; from a thread."""
         self._watchers.append(watcher)
@@ -342,6 +356,17 @@ class Ledger:
         )
         if changed.rowcount != 1:
             raise LedgerUnwritable(str(self.path), f"the hold of {record.holder} has ended")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return which file is at a path; None for none. Raises ``LedgerUnwritable``."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LedgerUnwritable(str(path), str(error.strerror)) from error
+    return found.st_dev, found.st_ino
 
 
 def _short(why: str) -> str:
