@@ -2,7 +2,7 @@
 
 Its device nodes are real ones (making them needs root, which the tests have), so the agent stats
 and delivers them as it would those of /dev. It is told of changes as on any machine: by a kernel
-event, which is asked for at a device that every kernel has.
+event, which is asked for at a device that the host has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PCI_IDS = """\
 """
 VIDEO, RENDER, DIALOUT = 44, 104, 20
 """Groups of the nodes, by Debian's numbers."""
-_KERNEL_EVENTS = Path("/sys/devices/virtual/misc")
+_KERNEL_EVENTS = Path("/sys/bus/pci/devices")
 
 
 class Machine:
@@ -93,9 +93,12 @@ class Machine:
         (self._fake.proc / "sys/kernel/random/boot_id").write_text(known + "\n")
 
     def event(self) -> None:
-        """Let the kernel send an event that matters; its content does not."""
-        source = next(path for path in sorted(_KERNEL_EVENTS.glob("*/uevent")))
-        source.write_text("add")
+        """Let the kernel send an event of some PCI function, as ``udevadm trigger`` does.
+
+        Every process of the machine that listens hears it, other agents too.
+        """
+        source = next(iter(sorted(_KERNEL_EVENTS.glob("*/uevent"))))
+        source.write_text("change")
 
     def environment(self) -> dict[str, str]:
         """Return settings that let an agent run on this machine."""

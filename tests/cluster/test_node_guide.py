@@ -6,6 +6,7 @@ where the guide speaks of two, the second is plugged in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -185,9 +186,7 @@ def test_a_claim_that_no_device_matches_says_so_at_the_pod(media: Namespace) -> 
 
     said = media.until_says("p", CANNOT)
 
-    assert said.startswith(
-        "FailedScheduling: 0/1 nodes are available: 1 cannot allocate all claims"
-    )
+    assert re.match(r"FailedScheduling: 0/(\d) nodes are available: \1 cannot allocate", said)
     assert media.allocated("k") == []
 
 
