@@ -62,8 +62,8 @@ def matters(event: Uevent) -> bool:
 class Told:
     """What events said last of devices that no hardware stands behind.
 
-    A virtual device is added once, but some programs let the kernel say so again and again
-    (``misc/autofs``, every other second, on a node that starts pods): that is no news.
+    A virtual device is added once, but the kernel can be asked to say so again (a write to its
+    ``uevent`` file, as ``udevadm trigger`` does): that is no news.
     """
 
     def __init__(self) -> None:
