@@ -171,3 +171,64 @@ async def test_a_number_that_was_given_up_and_comes_back_is_asked_for_again(worl
         await refresh(world, broker)
 
         assert (minors(world, "u1"), minors(world, "u2")) == ([None], [1])
+
+
+async def test_two_claims_refreshed_at_once_after_a_reboot_never_share_a_number(
+    world: World,
+) -> None:
+    rival(world, 7)
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        await prepare(broker, claim("u2", "rival"))
+    world.reboot()
+    world.card("card-a", 7)
+
+    async with world.broker() as broker:
+        await broker.restore()
+        await broker.attend()
+
+        assert sorted([minors(world, "u1"), minors(world, "u2")], key=str) == [[7], [None]]
+
+
+async def test_what_a_file_still_delivers_stays_its_claims_while_it_is_prepared_anew(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    (world.state / "ledger.db").unlink()
+    async with world.broker() as broker:
+        await broker.restore()
+        world.card("card-a", 7)
+        world.hooks.hanging.add("prepare_device")
+        with pytest.raises(HoldError):
+            await prepare(broker, claim("u1", "card-a"))
+        world.hooks.hanging.clear()
+        rival(world, 1)
+
+        assert minors(world, "u1") == [1]
+        with pytest.raises(HoldConflict, match="ns/claim-u1"):
+            await prepare(broker, claim("u2", "rival"))
+
+
+async def test_a_file_never_delivers_numbers_of_another_boot(world: World) -> None:
+    """One of a claim's two drivers is late after a reboot: its numbers are not known yet."""
+    node = DeviceNode(path="/dev/plain", major=MAJOR, minor=8)
+    world.add(Device(name="plain", kind="x", nodes=(node,), driver="plain"))
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "plain", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+    world.reboot()
+    world.hooks.hanging.add("prepare_device")
+
+    async with world.broker() as broker:
+        await broker.restore()
+        assert minors(world, "u1") == [8, None]
+
+        with pytest.raises(HoldError):
+            await broker.unprepare(claim("u2").key)
+        assert minors(world, "u2") == [None]
+
+        world.hooks.hanging.clear()
+        world.card("card-a", 5)
+        await broker.attend()
+        assert minors(world, "u1") == [8, 5]

@@ -108,7 +108,7 @@ async def test_the_database_itself_refuses_two_owners(
     await take(other, "u2", want("b"))
     rows = {r["uid"]: r["id"] for r in other._reader.query("SELECT id, uid FROM holds")}
     raw = connect(ledger.path)
-    statement = "INSERT INTO parts VALUES (?, 'u2', ?, ?)"
+    statement = "INSERT INTO parts (hold, owner, part, exclusive) VALUES (?, 'u2', ?, ?)"
     try:
         raw.execute(statement, (rows["u2"], second.name, second.exclusive))
     except sqlite3.IntegrityError:

@@ -27,6 +27,9 @@ from hardpoint._core.rows import (
     drop_numbers,
     give_back_parts,
     has_rival,
+    keep_stale,
+    mark_stale,
+    numbers_of,
     open_claim,
     open_hold,
     read_row,
@@ -164,17 +167,21 @@ class Ledger:
     ) -> tuple[Record, ...]:
         """Open a claim's holds, as PREPARING: all of them or none.
 
-        ``replaces`` are records of the claim that go in the same moment. Raises ``HoldConflict``
-        naming who holds a part, or ``LedgerUnwritable``.
+        ``replaces`` are records of the claim that go in the same moment; the numbers that a file
+        delivers for them stay with the new hold on their device. Raises ``HoldConflict`` naming who
+        holds a part, or ``LedgerUnwritable``.
         """
         now, gone = self._clock(), tuple(replaces)
 
         def work(db: sqlite3.Connection) -> tuple[Record, ...]:
+            had = {record.device.name: numbers_of(db, record.id) for record in gone}
             for record in gone:
                 delete(db, record)
             if wants:
                 open_claim(db, claim.key, claim.pod_claim_name, now)
             rows = [open_hold(db, claim.key, want, boot_id, now) for want in wants]
+            for row, want in zip(rows, wants, strict=True):
+                keep_stale(db, row, claim.key.uid, had.get(want.device.name, ()))
             return tuple(read_row(db, row) for row in rows)
 
         return await self._committer.run(work)
@@ -189,10 +196,10 @@ class Ledger:
 
         await self._committer.run(work)
 
-    async def cover(self, record: Record, parts: Iterable[Part], boot_id: str) -> None:
-        """Take what a hold that is made true again delivers now. Raises ``HoldConflict``."""
+    async def cover(self, record: Record, parts: Iterable[Part]) -> None:
+        """Take what a hold that is made true again will deliver. Raises ``HoldConflict``."""
         wanted = tuple(parts)
-        await self._committer.run(lambda db: cover(db, record, wanted, boot_id))
+        await self._committer.run(lambda db: cover(db, record, wanted))
 
     async def drop_numbers(self, boot_id: str) -> None:
         """Give back the node numbers of holds from another boot."""
@@ -200,7 +207,7 @@ class Ledger:
             await self._committer.run(lambda db: drop_numbers(db, boot_id))
 
     async def hold(self, results: Sequence[Result]) -> tuple[Record, ...]:
-        """Mark holds as HELD, with what they deliver and what the kubelet is told."""
+        """Mark holds as HELD, with what their files deliver and what the kubelet is told."""
         written = [(r, dump(r.delivery), dump(r.answer)) for r in results]
 
         def work(db: sqlite3.Connection) -> tuple[Record, ...]:
@@ -215,6 +222,7 @@ class Ledger:
                     tries=0,
                     why="",
                 )
+                mark_stale(db, result.record.id, result.delivery)
             return tuple(read_row(db, result.record.id) for result, _, _ in written)
 
         return await self._committer.run(work)

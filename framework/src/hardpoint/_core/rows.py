@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hardpoint._core.codec import dump
 from hardpoint._core.records import SELECT, Record, Want, record_of
 from hardpoint.errors import HoldConflict
-from hardpoint.model import ClaimKey, HoldState, Part
+from hardpoint.model import ClaimKey, Delivery, HoldState, Part
 
 NUMBERED = ("char:", "block:")
 """Parts that are nodes by their numbers, which the kernel gives out anew."""
@@ -79,45 +79,66 @@ def take_parts(
             raise HoldConflict(device, part.name, _holder(db, part.name, other["owner"]))
         try:
             db.execute(
-                "INSERT INTO parts VALUES (?, ?, ?, ?)", (row, owner, part.name, part.exclusive)
+                "INSERT INTO parts (hold, owner, part, exclusive) VALUES (?, ?, ?, ?)",
+                (row, owner, part.name, part.exclusive),
             )
         except sqlite3.IntegrityError as error:
             raise HoldConflict(device, part.name, "another claim") from error
 
 
-def cover(db: sqlite3.Connection, record: Record, parts: Iterable[Part], boot_id: str) -> None:
-    """Take what a hold delivers now, beside what it has. Raises ``HoldConflict``.
+def cover(db: sqlite3.Connection, record: Record, parts: Iterable[Part]) -> None:
+    """Take what a hold is about to deliver, beside what it has. Raises ``HoldConflict``.
 
-    A number that another hold has and delivers no more is taken from it: nodes are renumbered one
-    after the other, and two that were swapped would wait for each other. To a new claim it is not
-    given, since the old holder's container may have it open still.
+    A stale number, which another hold has and delivers no more, is taken from it: nodes are
+    renumbered one after the other, and two that were swapped would wait for each other. To a new
+    claim it is not given, since the old holder's container may have it open still.
     """
-    owner, wanted = record.claim.uid, tuple(parts)
-    had = give_back_parts(db, record.id)
-    for part in wanted:
+    owner = record.claim.uid
+    for part in parts:
         for rival in _rivals(db, part, owner):
-            if not _gives_up(rival, part.name, boot_id):
+            if not rival["stale"]:
                 raise HoldConflict(record.device.name, part.name, record_of(rival).holder)
-            db.execute("DELETE FROM parts WHERE hold = ? AND part = ?", (rival["id"], part.name))
-    take_parts(db, record.id, owner, record.device.name, strongest((*had, *wanted)))
+            _give_back(db, rival["id"], part.name)
+        _give_back(db, record.id, part.name)
+        take_parts(db, record.id, owner, record.device.name, (part,))
 
 
 def _rivals(db: sqlite3.Connection, part: Part, owner: str) -> list[sqlite3.Row]:
+    select = SELECT.replace("SELECT h.*", "SELECT p.stale, h.*")
     return db.execute(
-        f"{SELECT} JOIN parts p ON p.hold = h.id WHERE p.part = ? AND p.owner <> ? "
+        f"{select} JOIN parts p ON p.hold = h.id WHERE p.part = ? AND p.owner <> ? "
         "AND (p.exclusive OR ?)",
         (part.name, owner, part.exclusive),
     ).fetchall()
 
 
-def _gives_up(row: sqlite3.Row, part: str, boot_id: str) -> bool:
-    """Say whether a hold has a node's number that it does not deliver now."""
-    record = record_of(row)
-    if not part.startswith(NUMBERED) or record.state is not HoldState.HELD or record.retired:
-        return False
-    if record.boot_id != boot_id:
-        return True
-    return record.delivery is not None and all(n.part != part for n in record.delivery.nodes)
+def _give_back(db: sqlite3.Connection, row: int, part: str) -> None:
+    db.execute("DELETE FROM parts WHERE hold = ? AND part = ?", (row, part))
+
+
+def mark_stale(db: sqlite3.Connection, row: int, delivery: Delivery) -> None:
+    """Mark the numbers of a hold that no file of its claim delivers any more, and no others."""
+    delivered = {node.part for node in delivery.nodes}
+    for part in _parts(db, row):
+        stale = part.name.startswith(NUMBERED) and part.name not in delivered
+        db.execute(
+            "UPDATE parts SET stale = ? WHERE hold = ? AND part = ?", (stale, row, part.name)
+        )
+
+
+def numbers_of(db: sqlite3.Connection, row: int) -> tuple[Part, ...]:
+    """Return the node numbers that a hold has."""
+    return tuple(part for part in _parts(db, row) if part.name.startswith(NUMBERED))
+
+
+def keep_stale(db: sqlite3.Connection, row: int, owner: str, parts: Iterable[Part]) -> None:
+    """Let a hold keep numbers that its claim had, beside those it has taken."""
+    for part in parts:
+        db.execute(
+            "INSERT OR IGNORE INTO parts (hold, owner, part, exclusive, stale) "
+            "VALUES (?, ?, ?, ?, 1)",
+            (row, owner, part.name, part.exclusive),
+        )
 
 
 def drop_numbers(db: sqlite3.Connection, boot_id: str) -> None:

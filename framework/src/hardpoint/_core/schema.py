@@ -56,6 +56,7 @@ CREATE UNIQUE INDEX one_hold ON holds (uid, dra_driver, request, device, share_i
 CREATE TABLE parts (
     hold INTEGER NOT NULL REFERENCES holds (id),
     owner TEXT NOT NULL, part TEXT NOT NULL, exclusive INTEGER NOT NULL,
+    stale INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (hold, part)
 ) WITHOUT ROWID;
 CREATE INDEX parts_of_owner ON parts (part, owner);

@@ -149,7 +149,7 @@ class Steps:
             covered = parts_of(record.device, record.delivery.nodes)
         wanted = parts_of(device, delivery.nodes)
         if not set(wanted) <= set(covered):
-            await self.ledger.cover(record, wanted, self.boot_id)
+            await self.ledger.cover(record, wanted)
 
     def _sentinel(self, record: Record, word: str, why: str, reason: str) -> Renewal:
         error = f"device {record.device.name} {why}"
@@ -181,10 +181,16 @@ class Steps:
         records = [r for r in await self.ledger.of_claim(uid) if not r.retired]
         found = {record.cdi_vendor: list[tuple[str, Delivery]]() for record in records}
         for record in records:
-            delivery = changed.get(record.id, record.delivery)
+            delivery = changed.get(record.id, self._in_this_boot(record))
             if record.id not in gone and delivery is not None:
                 found[record.cdi_vendor].append((record.cdi_name, delivery))
         return await self.composer.in_thread(lambda: self._write_files(uid, found))
+
+    def _in_this_boot(self, record: Record) -> Delivery | None:
+        """Return what a hold delivers; numbers of another boot may name anything in this one."""
+        if record.delivery is None or record.boot_id == self.boot_id:
+            return record.delivery
+        return cdi.sentinel(record.cdi_vendor, cdi.ABSENT)
 
     def _write_files(self, uid: str, found: Mapping[str, list[tuple[str, Delivery]]]) -> bool:
         changed = False
