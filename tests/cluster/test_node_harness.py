@@ -35,7 +35,8 @@ def traces(state: Path) -> list[str]:
     processes = [str(p) for p in Path("/proc").glob("[0-9]*/cmdline") if about in _read(p)]
     mounts = [m for m in _read(Path("/proc/mounts")).splitlines() if about in m]
     keeper = json.loads((state / "plan.json").read_text())["keeper"]
-    return [*processes, *mounts, *map(str, CGROUPS.rglob(f"hardpoint-{keeper}-*"))]
+    groups = [str(p) for at in ("", "*/") for p in CGROUPS.glob(f"{at}hardpoint-{keeper}-*")]
+    return [*processes, *mounts, *groups]
 
 
 def _read(path: Path) -> str:
