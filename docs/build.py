@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import anyio
+import cases_page
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -40,12 +41,13 @@ _MEANING = {
 
 
 def pages() -> dict[str, str]:
-    """Return every generated page by file name."""
+    """Return every generated page by file name, from the folder of the reference."""
     return {
         "hooks.md": hooks(),
         "types.md": types(),
         "attributes.md": attributes(),
         "settings.md": settings(),
+        "../explanation/field-cases.md": cases_page.page(),
     }
 
 
@@ -331,4 +333,4 @@ if __name__ == "__main__":
     REFERENCE.mkdir(exist_ok=True)
     for file, text in pages().items():
         (REFERENCE / file).write_text(text)
-        sys.stdout.write(f"docs/reference/{file}\n")
+        sys.stdout.write(f"docs/reference/{file}\n".replace("reference/../", ""))

@@ -113,6 +113,7 @@ async def test_prepare_of_a_device_that_another_claim_holds_names_the_holder(wor
         assert world.cards.calls == ["prepare card-a"]
 
 
+@pytest.mark.field_case("B09")
 async def test_the_old_claim_going_after_the_new_one_came_leaves_the_new_one_whole(
     world: World,
 ) -> None:
