@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import random
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -121,7 +123,7 @@ async def listen(wake: Callable[[], None], board: FaultBoard) -> None:
     while True:
         try:
             await _listen(wake, lambda: board.clear(source))
-        except (OSError, ImportError) as error:
+        except Exception as error:  # noqa: BLE001 - pyudev raises ValueError for EINVAL, too
             board.record(
                 source,
                 f"not to be had: {error}",
@@ -154,7 +156,7 @@ def _drain(monitor: Any) -> Iterator[Uevent]:
         try:
             event = monitor.poll(timeout=0)
         except OSError as error:
-            if error.errno != errno.ENOBUFS:
+            if errno.ENOBUFS not in (error.errno, _waiting_error(monitor.fileno())):
                 raise
             _log.info("the kernel dropped events; looking again")
             yield _Lost()
@@ -162,6 +164,16 @@ def _drain(monitor: Any) -> Iterator[Uevent]:
         if event is None:
             return
         yield event
+
+
+def _waiting_error(descriptor: int) -> int:
+    """Return the error that waits at a socket, and take it away.
+
+    An overrun socket polls as POLLERR, which pyudev raises without saying which error it is, and
+    goes on raising until somebody has asked (net/netlink/af_netlink.c, ``netlink_overrun``).
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 class _Lost:
