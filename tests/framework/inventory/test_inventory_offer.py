@@ -117,6 +117,19 @@ def test_a_device_that_left_while_it_is_held_stays_tainted_and_takes_no_claim() 
     assert only.taints == (ABSENT,)
 
 
+def test_a_held_device_that_is_withheld_under_its_address_is_not_called_absent() -> None:
+    gpu = _device("pci-0000-0a-00-0", origin={"address": "0000:0a:00.0"}, driver="pci_drm")
+    other = _device("pci-0000-0b-00-0", origin={"address": "0000:0b:00.0"}, driver="pci_drm")
+    bound = Withheld("pci 0000:0a:00.0", "passthrough", "it is bound to vfio-pci")
+    node = Withheld("pci 0000:0b:00.0 /dev/fb0", "framebuffer", "nobody gets it")
+
+    mine = build([_listing("pci_drm", bound, node)], _facts(holds=(_hold(gpu), _hold(other))))
+    foreign = build([_listing("pci_drm"), _listing("vm", bound)], _facts(holds=(_hold(gpu),)))
+
+    assert _names(mine.devices) == ["pci-0000-0b-00-0"]
+    assert _names(foreign.devices) == ["pci-0000-0a-00-0"]
+
+
 def test_a_device_that_left_and_that_nobody_holds_is_gone() -> None:
     listing = _listing("usb", _device("a")).after([], now=1.0)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
+from hardpoint._core.subjects import concerns
 from hardpoint.attributes import publishable
 from hardpoint.errors import BadValue
 from hardpoint.model import (
@@ -181,8 +182,7 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
             else:
                 offered.append(_as_offered(device, judged.domain, stale, facts))
             seen[key] = judged.listing.driver
-    kept_back = {w.subject for w in withheld}
-    offered.extend(_held_but_absent(facts, seen, kept_back))
+    offered.extend(_held_but_absent(facts, seen, withheld))
     devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
     problems = tuple(problem for judged in ordered for problem in judged.problems)
     used = frozenset(number for judged in ordered for number in judged.used)
@@ -326,13 +326,16 @@ def _holds(hold: Hold, name: str, domain: Domain) -> bool:
 
 
 def _held_but_absent(
-    facts: Facts, seen: Mapping[tuple[str, str], str], kept_back: set[str]
+    facts: Facts, seen: Mapping[tuple[str, str], str], withheld: Sequence[Withheld]
 ) -> Iterator[Offered]:
-    """Keep a device that somebody holds, tainted, when no driver lists it any more."""
+    """Keep a device that somebody holds, tainted, when no driver lists it any more.
+
+    One that is withheld is there all the same, and it is said why it is not offered.
+    """
     shown: set[tuple[str, str]] = set()
     for hold in facts.holds:
         key = (hold.claim.dra_driver, hold.device.name)
-        if key in seen or key in shown or hold.device.name in kept_back:
+        if key in seen or key in shown or any(concerns(w, hold.device) for w in withheld):
             continue
         if hold.state is HoldState.QUARANTINED or key in facts.quarantined:
             continue

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import os
 
 from hardpoint._core.inventory import ABSENT, QUARANTINED
 from hardpoint._core.records import Record
+from hardpoint._core.subjects import concerns
 from hardpoint.model import Device, Offer
 
 _NOBODY = ""
@@ -33,9 +33,8 @@ def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
         if ABSENT not in offered.taints:
             return Standing.PRESENT, offered.device
         return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
-    names = {held.name, held.entry, os.path.basename(held.entry), *held.origin.values()} - {""}
     for withheld in offer.withheld:
-        if withheld.subject in names:
+        if concerns(withheld, held):
             kept = withheld.rule == QUARANTINED
             return (Standing.UNKNOWN if kept else Standing.WITHHELD), held
     return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
