@@ -521,7 +521,7 @@ class Delivery:
     nodes: tuple[DeviceNode, ...] = ()
     """The device's own, and others only where each takes a part or is ``shared``."""
     mounts: tuple[Mount, ...] = ()
-    """Files and directories of the host."""
+    """Files and directories of the host; never a device, which is delivered as a node."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables; two devices of one container should not set the same."""
     annotations: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +19,9 @@ from hardpoint.node import Node
 _T = TypeVar("_T")
 
 _THREADS = 16
+
+_NO_DEVICES = (["shm"], ["mqueue"], ["hugepages"])
+"""What of /dev are file systems of memory."""
 
 
 class Composer:
@@ -47,6 +51,7 @@ class Composer:
         what the hooks raise.
         """
         delivered = await self.deliver(device, parameters, subject)
+        _refuse_mounted_devices(device, delivered)
         delivered = await self.in_thread(lambda: self._on_host(delivered))
         narrowed = await self._hooks.fold(
             "isolate_delivery", subject, "delivery", hold=hold, device=device, delivery=delivered
@@ -111,3 +116,16 @@ class Composer:
                 continue
             delivery = delivery.with_additions(addition)
         return delivery
+
+
+def _refuse_mounted_devices(device: Device, delivery: Delivery) -> None:
+    """Raise ``HookFault`` where a device would be mounted instead of delivered as a node.
+
+    A container sees it then and may not open it (moby/moby#46608), unless it is privileged: then it
+    has what no ledger knows of, and what the machine may keep for itself.
+    """
+    for mount in delivery.mounts:
+        parts = os.path.normpath(mount.host_path).lstrip("/").split("/")
+        if parts[0] == "dev" and parts[1:2] not in _NO_DEVICES:
+            why = f"it mounts {mount.host_path}: deliver its nodes as nodes"
+            raise HookFault(device.driver, "deliver_device", why)
