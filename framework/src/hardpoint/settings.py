@@ -62,6 +62,19 @@ def _domain(value: str | None) -> str | None:
     return value
 
 
+def _prefix(value: str | None) -> str | None:
+    """Refuse a prefix of extended resources that the kubelet takes for one of Kubernetes' own.
+
+    It only logs that the registration is bad (``IsExtendedResourceName`` of component-helpers).
+    """
+    if value is not None and (value.endswith("kubernetes.io") or value.startswith("requests.")):
+        raise ValueError(
+            "want a domain of your own: Kubernetes keeps names that end in kubernetes.io or begin "
+            "with requests. for itself"
+        )
+    return _domain(value)
+
+
 class Names(_Section):
     """What devices are published under; ``domain`` sets all that is not set alone."""
 
@@ -74,10 +87,15 @@ class Names(_Section):
     cdi_vendor: str | None = None
     """The vendor in CDI names and files."""
 
-    @field_validator("*")
+    @field_validator("dra_driver", "cdi_vendor")
     @classmethod
     def _valid(cls, value: str | None) -> str | None:
         return _domain(value)
+
+    @field_validator("domain", "resource_prefix")
+    @classmethod
+    def _valid_prefix(cls, value: str | None) -> str | None:
+        return _prefix(value)
 
 
 class PathSettings(_Section):
@@ -212,6 +230,10 @@ class AgentSettings(_Section):
     """What extended resources of the device plugin API begin with."""
     cdi_vendor: str | None = None
     """The vendor in CDI names and files."""
+    cdi_version: Literal["0.5.0", "0.6.0", "0.7.0"] = "0.7.0"
+    """The newest CDI format that the container runtime reads; containerd 1.7 reads 0.6.0 at most.
+    Before 0.7.0 the groups of nodes cannot be said: who is not root needs ``supplementalGroups``
+    in the pod. A file is of the lowest version that says what is in it."""
     node_name: str = ""
     """The Kubernetes node; empty takes NODE_NAME, or the host's name."""
     drivers: tuple[str, ...] | None = None
@@ -239,10 +261,22 @@ class AgentSettings(_Section):
     kube: KubeSettings = KubeSettings()
     """How the API server is reached."""
 
-    @field_validator("domain", "dra_driver", "resource_prefix", "cdi_vendor")
+    @field_validator("dra_driver", "cdi_vendor")
     @classmethod
     def _valid(cls, value: str | None) -> str | None:
         return _domain(value)
+
+    @field_validator("domain", "resource_prefix")
+    @classmethod
+    def _valid_prefix(cls, value: str | None) -> str | None:
+        return _prefix(value)
+
+    @field_validator("node_name")
+    @classmethod
+    def _node(cls, value: str) -> str:
+        if value and not is_subdomain(value):
+            raise ValueError("want a lower-case DNS subdomain, as nodes are named")
+        return value
 
     def domain_of(self, driver: str) -> Domain:
         """Return the names that a driver's devices are published under."""

@@ -230,3 +230,24 @@ def test_what_is_nested_too_deep_is_refused_in_a_sentence(tmp_path: Path) -> Non
 def test_a_file_name_that_cannot_be_is_refused_in_a_sentence() -> None:
     with pytest.raises(BadSettings, match="null byte"):
         load(None, {"HARDPOINT_CONFIG": "/tmp/a\0"})
+
+
+@pytest.mark.field_case("E07")
+@pytest.mark.parametrize("key", ["domain", "resource_prefix", "names.usb.resource_prefix"])
+@pytest.mark.parametrize(
+    "name", ["kubernetes.io", "gpu.kubernetes.io", "requests.example", "a b", "a/b", "Ex.com", ""]
+)
+def test_a_prefix_that_the_kubelet_would_refuse_is_refused(
+    tmp_path: Path, key: str, name: str
+) -> None:
+    file = tmp_path / "hardpoint.toml"
+    file.write_text(f'{key} = "{name}"\n')
+
+    with pytest.raises(BadSettings, match=r"want a (lower-case DNS subdomain|domain of your own)"):
+        load(file, {})
+
+
+def test_kubernetes_own_domain_may_name_what_is_no_resource() -> None:
+    own = load(None, {"HARDPOINT_DRA_DRIVER": "gpu.kubernetes.io"}).domain_of("usb")
+
+    assert (own.dra_driver, own.resource_prefix) == ("gpu.kubernetes.io", "hardpoint.dev")

@@ -124,7 +124,7 @@ class HardpointAgent:
             node=self.node,
             hooks=self._relay,
             ledger=self._ledger,
-            files=CdiDirectory(self.paths.cdi),
+            files=CdiDirectory(self.paths.cdi, self.settings.cdi_version),
             locks=locks,
             offer=lambda: self._offering.offer,
             domains=lambda: self.domains,

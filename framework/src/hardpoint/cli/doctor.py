@@ -14,8 +14,10 @@ import anyio
 
 from hardpoint._core.offline import look, start_plugins
 from hardpoint._core.state import agent_runs, read_status
+from hardpoint.cli import container_runtime
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
 from hardpoint.cli.output import as_json, table
+from hardpoint.model import NodeType, Offer
 from hardpoint.settings import AgentSettings
 
 KUBELET_ROOTS = (
@@ -26,12 +28,6 @@ KUBELET_ROOTS = (
 )
 """Where distributions keep the kubelet's root."""
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi", "/var/cdi/dynamic")
-_CONTAINERD_CONFIGS = (
-    "/etc/containerd/config.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-    "/etc/k0s/containerd.toml",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +155,19 @@ def _cdi(settings: AgentSettings) -> Iterator[Finding]:
         yield Finding(
             "warn", "CDI", f"{cdi} is not a usual directory", "check the runtime's cdi_spec_dirs"
         )
-    for config in _CONTAINERD_CONFIGS:
-        text = _text(Path(config))
-        if "enable_cdi = false" in text:
-            yield Finding("fail", "runtime", f"{config} has enable_cdi = false", "enable CDI there")
+
+
+def _runtime(settings: AgentSettings) -> Iterator[Finding]:
+    said = anyio.run(container_runtime.version, settings)
+    found = list(container_runtime.troubles(settings, said))
+    for one in found:
+        yield Finding(one.level, "runtime", one.found, one.do)
+    seen = [said] if said else []
+    seen += [config.path for config in container_runtime.configurations(settings)]
+    if not seen:
+        yield Finding("ok", "runtime", "neither its configuration nor its version can be seen here")
+    elif not found:
+        yield Finding("ok", "runtime", f"nothing against CDI in {', '.join(seen)}")
 
 
 def _selinux(settings: AgentSettings) -> Iterator[Finding]:
@@ -171,7 +176,8 @@ def _selinux(settings: AgentSettings) -> Iterator[Finding]:
             "warn",
             "SELinux",
             "is enforcing",
-            "run the agent as spc_t; pods may need the boolean container_use_devices",
+            "run the agent as spc_t, as privileged does; pods may need the boolean "
+            "container_use_devices, or container_use_dri_devices for GPUs",
         )
 
 
@@ -195,6 +201,38 @@ def _settings(settings: AgentSettings) -> Iterator[Finding]:
         yield Finding("warn", "settings", note, "correct it, or take it out")
     if not found.notes:
         yield Finding("ok", "settings", f"{len(settings.rules)} rules, each matches a device")
+    yield from _links(settings, found.offer)
+
+
+def _links(settings: AgentSettings, offer: Offer) -> Iterator[Finding]:
+    """Say which nodes systemd cannot find by their numbers.
+
+    It sets a container's device rules anew on ``daemon-reload`` and looks nodes up in
+    ``/dev/char``; one without a link is lost to a running container
+    (NVIDIA/nvidia-container-toolkit#48).
+    """
+    dev = settings.paths.dev
+    if not (dev / "char").is_dir():
+        return  # no udev: no systemd either
+    folder = {NodeType.CHAR: "char", NodeType.BLOCK: "block"}
+    nodes = {
+        f"{folder[node.type]}/{node.major}:{node.minor}": node.path
+        for offered in offer.devices
+        for node in offered.device.nodes
+        if node.major is not None and not node.absent_ok
+    }
+    lost = [path for link, path in nodes.items() if not os.path.lexists(dev / link)]
+    if lost:
+        count = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        yield Finding(
+            "warn",
+            "/dev/char",
+            f"has no link to {lost[0]}{count}",
+            "containers lose them at systemctl daemon-reload: udevadm trigger makes links, or "
+            "ln -s by a udev rule",
+        )
+    elif nodes:
+        yield Finding("ok", "/dev/char", "every node offered is found there by its numbers")
 
 
 def _agent(settings: AgentSettings) -> Iterator[Finding]:
@@ -222,4 +260,4 @@ def _text(path: Path) -> str:
         return ""
 
 
-CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _selinux, _plugins, _settings, _agent)
+CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _runtime, _selinux, _plugins, _settings, _agent)
