@@ -66,7 +66,11 @@ class Session:
         )
 
     async def send(self, request: Request) -> Response:
-        """Send one request; raises what ``transport_errors`` lists."""
+        """Send one request; raises what ``transport_errors`` lists.
+
+        And ``KubeDenied`` where a kubeconfig's program for tokens answers anything but one, which
+        the client does not check.
+        """
         from httpx2 import Timeout
         from lightkube.core.generic_client import BasicRequest
 
@@ -77,7 +81,11 @@ class Session:
         basic.headers = headers
         basic.timeout = Timeout(self._timeout, read=WATCH_SILENCE) if request.stream else None
         prepared = self.client.build_adapter_request(basic)
-        answer: Response = await self.client.send(prepared, request.stream)  # type: ignore[no-untyped-call]
+        try:
+            answer: Response = await self.client.send(prepared, request.stream)  # type: ignore[no-untyped-call]
+        except (LookupError, TypeError, ValueError) as error:
+            why = f"{request}: no credential can be made: {type(error).__name__}"
+            raise KubeDenied(why) from None  # its answer, which the error quotes, may be a token
         return answer
 
     async def close(self) -> None:
