@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
-from hardpoint._core.state import make_private
+from hardpoint._core.state import keep_labels, kept_labels, make_private
 from hardpoint.errors import BadSettings, KubeError
 from hardpoint.settings import AgentSettings, KubeSettings
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from hardpoint.kube import Kube
 
 _log = logging.getLogger("hardpoint.settings")
-_KEPT = "node-labels.json"
 _PATIENCE = 30.0
 
 
@@ -44,7 +42,7 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
     from hardpoint.kube import NODES
 
     _log.info("asking the API server for the labels of node=%s", settings.node_name)
-    kept, last = settings.paths.state / _KEPT, KubeError("no answer")
+    last = KubeError("no answer")
     with anyio.move_on_after(_PATIENCE):
         while True:
             try:
@@ -57,8 +55,7 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
                 await anyio.sleep(1)
                 continue
             labels: dict[str, str] = node["metadata"].get("labels") or {}
-            make_private(settings.paths.state)
-            kept.write_text(json.dumps(labels), "utf-8")
+            _keep(settings.paths.state, labels)
             return labels
     found = kept_labels(settings.paths.state)
     if found is None:
@@ -69,10 +66,10 @@ async def labels_of_node(settings: AgentSettings) -> dict[str, str]:
     return found
 
 
-def kept_labels(state: Path) -> dict[str, str] | None:
-    """Return the node's labels as the API server last said them; None if it never did."""
+def _keep(state: Path, labels: dict[str, str]) -> None:
+    """Keep them for the next start; that the disk is full is no reason not to start this time."""
     try:
-        found: dict[str, str] = json.loads((state / _KEPT).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
+        make_private(state)
+        keep_labels(state, labels)
+    except OSError as error:
+        _log.warning("the node's labels are not kept for the next start why=%r", str(error))

@@ -8,11 +8,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 STATUS = "status.json"
+LABELS = "node-labels.json"
 RUNNING = "running"
+_LEFT_BEHIND = 60.0
+"""Seconds after which a file that is half written belongs to a process that was killed."""
 
 
 def make_private(state: Path) -> None:
@@ -22,7 +28,16 @@ def make_private(state: Path) -> None:
 
 
 def mark_running(state: Path) -> int:
-    """Say that an agent runs here, until the process ends; return the descriptor that says so."""
+    """Say that an agent runs here, until the process ends; return the descriptor that says so.
+
+    What a killed one left half written is removed.
+    """
+    before = time.time() - _LEFT_BEHIND
+    for name in (STATUS, LABELS):
+        for left in state.glob(f".{name}.*"):
+            with suppress(OSError):
+                if left.lstat().st_mtime < before:
+                    left.unlink()
     descriptor = os.open(state / RUNNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
@@ -45,15 +60,49 @@ def agent_runs(state: Path) -> bool:
 
 def write_status(state: Path, status: dict[str, Any]) -> None:
     """Replace the status file; readers see the old or the new one, never half of it."""
-    temporary = state / f".{STATUS}.{os.getpid()}"
-    temporary.write_text(json.dumps(status), "utf-8")
-    temporary.replace(state / STATUS)
+    _replace(state / STATUS, status, durable=False)
 
 
 def read_status(state: Path) -> dict[str, Any]:
     """Return what the agent last said; empty if it never did, or it cannot be read."""
-    try:
-        status = json.loads((state / STATUS).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
+    status = _read(state / STATUS)
     return status if isinstance(status, dict) else {}
+
+
+def keep_labels(state: Path, labels: dict[str, str]) -> None:
+    """Keep the node's labels for when nobody can be asked; what is the same is not written.
+
+    Raises ``OSError`` with the ones kept before left as they were.
+    """
+    if kept_labels(state) != labels:
+        _replace(state / LABELS, labels, durable=True)
+
+
+def kept_labels(state: Path) -> dict[str, str] | None:
+    """Return the node's labels as the API server last said them; None if it never did."""
+    found = _read(state / LABELS)
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        return None
+    return found
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _replace(path: Path, value: object, *, durable: bool) -> None:
+    """Write a file beside the old one and put it in its place, by a name that nobody else uses."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            json.dump(value, file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

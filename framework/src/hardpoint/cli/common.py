@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hardpoint._core.cluster import kept_labels
+from hardpoint._core.state import kept_labels
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, load, needs_labels
 
