@@ -22,6 +22,7 @@ def sockets(shell: Shell) -> list[Path]:
 
 
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.field_case("B02", "B05")
 async def test_a_signal_ends_it_with_its_sockets_gone_and_its_slices_left(
     shell: Shell, word: signal.Signals
 ) -> None:
@@ -74,6 +75,7 @@ async def _until(true: object) -> None:
             pass
 
 
+@pytest.mark.field_case("B18")
 async def test_what_it_held_is_there_for_the_next_one(shell: Shell) -> None:
     shell.install_radios("radio0")
     async with cluster_of(shell) as cluster:

@@ -85,6 +85,7 @@ def test_a_claim_that_ended_leaves_neither_file_nor_hold(
         ("crash", "kube-apiserver"),
     ],
 )
+@pytest.mark.field_case("A02")
 def test_a_pod_keeps_its_device_and_ends_cleanly_when_a_program_restarts(
     world: World, namespace: Namespace, how: str, part: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_pod_keeps_its_device_and_ends_cleanly_when_a_program_restarts(
     assert world.holds() == {}
 
 
+@pytest.mark.field_case("B15")
 def test_a_pod_ends_when_the_agent_is_back_not_before(world: World, namespace: Namespace) -> None:
     pod = adapter_app(namespace)
     world.agent.kill()
@@ -115,6 +117,7 @@ def test_a_pod_ends_when_the_agent_is_back_not_before(world: World, namespace: N
     assert world.cdi_files() == []
 
 
+@pytest.mark.field_case("A01")
 def test_a_pod_that_came_while_the_agent_was_away_starts_when_it_is_back(
     world: World, namespace: Namespace
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_container_that_restarts_finds_its_device_again(
     assert HERE in namespace.run(pod, *TTY)
 
 
+@pytest.mark.field_case("A01", "C06")
 def test_after_a_reboot_every_pod_has_its_device_again(world: World, namespace: Namespace) -> None:
     pod = adapter_app(namespace)
     files = contents(world)
@@ -180,6 +184,7 @@ def test_claims_end_while_the_api_server_is_away(world: World, namespace: Namesp
 # -- slices that others touch ---------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B03")
 def test_a_slice_that_somebody_deletes_is_there_again(world: World) -> None:
     [old] = world.witness.slices(LIKEN)
 

@@ -24,6 +24,7 @@ def health(namespace: Namespace) -> set[str]:
 
 
 @pytest.mark.usefixtures("modern")
+@pytest.mark.field_case("A16")
 def test_a_device_that_is_unplugged_while_held_stays_tainted_and_unhealthy(
     world: World, namespace: Namespace
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_device_that_comes_back_under_other_numbers_is_what_the_next_container
 
 
 @pytest.mark.usefixtures("modern")
+@pytest.mark.field_case("A16")
 def test_no_pod_is_placed_on_a_device_that_is_not_there(world: World, namespace: Namespace) -> None:
     adapter_pod(namespace)
     world.machine.unplug_adapter()
@@ -130,6 +132,7 @@ def test_a_container_receives_the_request_that_it_names_and_no_other(namespace: 
     assert "No such file" in " ".join(none)
 
 
+@pytest.mark.field_case("A08")
 def test_an_init_container_has_the_device_before_the_others(namespace: Namespace) -> None:
     namespace.create(pods.claim("gpu", gpu="gpu-render"))
     first = pods.container("init", script="ls /dev/dri", uses=("gpu",))

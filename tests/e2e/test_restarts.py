@@ -125,6 +125,7 @@ async def test_restarted_before_its_claim_was_prepared(node: EndToEnd, restart: 
         await _ends_clean(life)
 
 
+@pytest.mark.field_case("B18", "C06")
 async def test_restarted_while_its_claim_is_held(node: EndToEnd, restart: Restart) -> None:
     life = Life(node)
     async with life.lived():
@@ -137,6 +138,7 @@ async def test_restarted_while_its_claim_is_held(node: EndToEnd, restart: Restar
         await _ends_clean(life)
 
 
+@pytest.mark.field_case("A08", "B11")
 async def test_a_kubelet_that_forgot_its_claims_is_answered_as_before(node: EndToEnd) -> None:
     life = Life(node)
     async with life.lived():

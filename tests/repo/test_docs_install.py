@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import kubernetes_validate
@@ -26,6 +28,7 @@ def test_the_api_takes_the_daemon_set(daemon_set: dict[str, Any]) -> None:
     kubernetes_validate.validate(daemon_set, version, strict=True)
 
 
+@pytest.mark.field_case("A13")
 def test_the_agents_directories_are_mounted_where_they_are(daemon_set: dict[str, Any]) -> None:
     pod = daemon_set["spec"]["template"]["spec"]
     host = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
@@ -36,6 +39,73 @@ def test_the_agents_directories_are_mounted_where_they_are(daemon_set: dict[str,
 
     assert all(at == where for at, where in mounts.items())
     assert {str(path) for path in wanted} <= mounts.keys()
+
+
+@pytest.mark.field_case("D06")
+def test_the_agent_needs_nothing_that_the_agent_gives(daemon_set: dict[str, Any]) -> None:
+    pod = daemon_set["spec"]["template"]["spec"]
+    (agent,) = pod["containers"]
+
+    assert "resourceClaims" not in pod
+    assert "runtimeClassName" not in pod
+    asked = agent.get("resources", {})
+    names = {name for table in asked.values() for name in table}
+    assert names <= {"cpu", "memory", "ephemeral-storage"}
+    assert not any("cdi" in key for key in daemon_set["spec"]["template"]["metadata"])
+
+
+@pytest.mark.field_case("G04")
+def test_udevs_database_is_read_and_never_written(daemon_set: dict[str, Any]) -> None:
+    (agent,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
+    image = block(PAGE, "dockerfile", "FROM")
+
+    assert mounts["/run/udev"]["readOnly"] is True
+    assert not any(at != "/run/udev" and "/run/udev".startswith(f"{at}/") for at in mounts)
+    assert "libudev1" in image
+    assert "systemd" not in image
+    assert " udev" not in image
+
+
+@pytest.mark.field_case("H07")
+def test_only_directories_of_the_agents_and_of_cdi_are_made(daemon_set: dict[str, Any]) -> None:
+    """Who makes a directory labels it: the kubelet's and udev's are theirs to make."""
+    volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
+    made = {
+        v["hostPath"]["path"]
+        for v in volumes
+        if v.get("hostPath", {}).get("type") == "DirectoryOrCreate"
+    }
+
+    assert made == {str(AgentSettings().paths.state), str(AgentSettings().paths.cdi)}
+
+
+@pytest.mark.field_case("H08")
+def test_no_page_mounts_devices_into_a_pod() -> None:
+    """What is mounted is seen and may not be opened; the agent opens none."""
+    mounting = {
+        (str(page.relative_to(ROOT)), volume["hostPath"]["path"], pod.get("serviceAccountName"))
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for found in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        for document in yaml.safe_load_all(found)
+        for pod in _pods(document)
+        for volume in pod.get("volumes", ())
+        if volume.get("hostPath", {}).get("path", "").startswith("/dev")
+    }
+
+    assert mounting == {(f"docs/{PAGE}", "/dev", "hardpoint")}
+
+
+def _pods(found: Any) -> Iterator[dict[str, Any]]:
+    """Yield the specs of pods that are somewhere in a document."""
+    if isinstance(found, dict):
+        if "containers" in found:
+            yield found
+        for value in found.values():
+            yield from _pods(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from _pods(value)
 
 
 def test_the_daemon_set_runs_under_the_role_that_is_shipped(daemon_set: dict[str, Any]) -> None:

@@ -51,6 +51,7 @@ async def test_a_held_device_is_refused_to_another_claim_by_the_holders_name(wor
             await agent.prepare(second.key, reading(second))
 
 
+@pytest.mark.field_case("B18")
 async def test_holds_survive_a_restart_and_are_answered_without_the_api_server(
     world: World,
 ) -> None:
@@ -78,6 +79,7 @@ async def test_new_hardware_is_offered_after_a_hint(world: World) -> None:
         assert _names(offer) == ["radio0", "radio1", "radio2"]
 
 
+@pytest.mark.field_case("A16")
 async def test_a_held_device_that_left_stays_tainted_and_its_file_injects_nothing(
     world: World,
 ) -> None:
@@ -237,6 +239,7 @@ async def test_a_directory_that_cannot_be_written_is_on_the_board_until_it_can(
         assert not agent.board.entries
 
 
+@pytest.mark.field_case("C10")
 async def test_a_ledger_that_cannot_be_written_is_on_the_board_until_it_can(world: World) -> None:
     first, second = claim("radio0"), claim("radio1")
     async with world.agent() as agent:
@@ -252,3 +255,24 @@ async def test_a_ledger_that_cannot_be_written_is_on_the_board_until_it_can(worl
 
         await agent.prepare(second.key, reading(second))
         await _eventually(lambda: not agent.board.entries)
+
+
+@pytest.mark.field_case("C10")
+async def test_a_known_claim_is_answered_while_nothing_can_be_written(world: World) -> None:
+    """Nothing has changed, so nothing needs to be written; and what is unknown costs it nothing."""
+    known, unknown = claim("radio0"), claim("radio1")
+    async with world.agent() as agent:
+        answer = await agent.prepare(known.key, reading(known))
+        file = next(world.paths.cdi.iterdir())
+        before = file.read_text()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with pytest.raises(HoldError):
+                await agent.prepare(unknown.key, reading(unknown))
+            assert await agent.prepare(known.key, reading(known)) == answer
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+        assert [hold.device.name for hold in agent.holds()] == ["radio0"]
+        assert file.read_text() == before

@@ -79,6 +79,7 @@ async def test_a_claim_receives_its_device_by_a_name_that_its_own_file_resolves(
         assert (hold.state, str(hold.claim)) == (HoldState.HELD, "ns/claim-u1")
 
 
+@pytest.mark.field_case("B11")
 async def test_a_second_prepare_answers_the_same_and_touches_nothing(world: World) -> None:
     async with world.broker() as broker:
         first = await prepare(broker, claim("u1", "card-a"))
@@ -90,6 +91,7 @@ async def test_a_second_prepare_answers_the_same_and_touches_nothing(world: Worl
         assert (world.cdi / "hardpoint.dev-u1.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.field_case("B18", "C11")
 async def test_a_second_prepare_puts_a_lost_or_damaged_file_back(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a"))
@@ -301,6 +303,7 @@ async def test_a_policy_that_fails_refuses_the_claim(world: World) -> None:
         assert broker.holds() == ()
 
 
+@pytest.mark.field_case("A09")
 async def test_a_device_is_judged_by_the_offer_of_this_moment(world: World) -> None:
     async with world.broker() as broker:
         with pytest.raises(HoldDenied, match="not offered"):
@@ -372,6 +375,7 @@ async def test_other_peoples_cdi_names_are_passed_on(world: World) -> None:
 # -- failures on the way --------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B21")
 async def test_a_node_that_is_not_there_yet_is_tried_again_and_nothing_is_left(
     world: World,
 ) -> None:
@@ -591,6 +595,7 @@ async def test_nodes_that_only_preparing_makes_are_parts_of_the_hold_too(world: 
             await prepare(broker, claim("u2", "same-node"))
 
 
+@pytest.mark.field_case("C10")
 async def test_a_full_cdi_directory_fails_the_claim_and_leaves_nothing(world: World) -> None:
     os.rmdir(world.cdi)
     world.cdi.write_text("a file where the directory should be")
@@ -607,6 +612,7 @@ async def test_a_full_cdi_directory_fails_the_claim_and_leaves_nothing(world: Wo
 # -- order ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B19")
 async def test_different_claims_never_wait_for_each_other(world: World) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu!374: prepare(A) waits for what prepare(B) does."""
     came = anyio.Event()

@@ -31,6 +31,7 @@ async def test_unprepare_undoes_everything_and_succeeds_twice(world: World) -> N
         assert world.cards.calls[2:] == ["unprepare card-b", "unprepare card-a"]
 
 
+@pytest.mark.field_case("B15")
 async def test_unprepare_of_an_unknown_claim_succeeds(world: World) -> None:
     """kubernetes/kubernetes#129402: a pod must not hang in Terminating for it."""
     async with world.broker() as broker:
@@ -115,6 +116,7 @@ async def test_a_quarantined_device_is_tried_again_later_and_then_free(world: Wo
         await prepare(broker, claim("u2", "card-a"))
 
 
+@pytest.mark.field_case("B15")
 async def test_a_claim_whose_driver_is_gone_ends_at_once_and_its_device_is_quarantined(
     world: World,
 ) -> None:
@@ -248,6 +250,7 @@ async def test_holds_of_one_claim_that_share_a_part_are_released_one_by_one(worl
 # -- records nobody can read ----------------------------------------------------------------------
 
 
+@pytest.mark.field_case("C09")
 async def test_a_record_that_cannot_be_read_costs_its_own_device_only(world: World) -> None:
     """ROCm/k8s-gpu-dra-driver!78: one stale record took every device of the node down."""
     async with world.broker() as broker:

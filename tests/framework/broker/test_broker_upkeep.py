@@ -54,6 +54,7 @@ async def test_a_lost_cdi_file_is_back_before_anything_is_registered(world: Worl
         assert world.cards.calls == ["prepare card-a"]
 
 
+@pytest.mark.field_case("C06", "C13")
 async def test_a_reboot_makes_every_hold_true_again(world: World) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu#951: a reboot is not a restart of the plugin."""
     async with world.broker() as broker:
@@ -105,6 +106,7 @@ async def test_a_driver_that_fails_after_a_reboot_is_asked_again(world: World) -
         assert world.files() == ["hardpoint.dev-u1.json", "hardpoint.dev-u2.json"]
 
 
+@pytest.mark.field_case("B25")
 async def test_a_half_done_hold_is_undone_at_start(world: World) -> None:
     world.hooks.hanging = {"prepare_device"}
     async with world.broker() as broker:
@@ -314,6 +316,7 @@ def lose_ledger(world: World) -> None:
         file.unlink()
 
 
+@pytest.mark.field_case("C02")
 async def test_a_lost_ledger_is_found_again_in_the_cdi_files(world: World) -> None:
     """kubernetes-sigs/dra-example-driver#248: the kubelet does not prepare again by itself."""
     async with world.broker() as broker:
@@ -340,6 +343,7 @@ async def test_a_claim_found_again_may_end_without_ever_being_prepared_anew(worl
         assert (broker.holds(), world.files(), list((world.root / "hw").iterdir())) == ((), [], [])
 
 
+@pytest.mark.field_case("C01", "C02")
 async def test_a_damaged_ledger_is_kept_aside_and_devices_in_use_stay_held(world: World) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu#1100: a bad file must not stop the node."""
     async with world.broker() as broker:
@@ -424,6 +428,7 @@ async def test_a_corrupt_file_of_ours_is_told_and_the_others_are_found(world: Wo
         assert "hardpoint.dev-u1.json" in world.files()
 
 
+@pytest.mark.field_case("B17")
 async def test_an_orphan_is_removed_after_a_minute_and_strangers_files_never(
     world: World,
 ) -> None:
@@ -466,6 +471,7 @@ async def test_tend_does_what_is_due_and_ends_when_it_is_cancelled(world: World)
     assert world.cards.calls[-1] == "release card-a"
 
 
+@pytest.mark.field_case("B18")
 async def test_files_that_somebody_removed_are_written_again_and_it_is_said_once(
     world: World,
 ) -> None:

@@ -40,6 +40,7 @@ def test_the_file_and_its_directory_can_be_read_by_the_runtime(files: CdiDirecto
     assert os.listdir(files.directory) == ["hardpoint.dev-u1.json"]
 
 
+@pytest.mark.field_case("C10")
 def test_the_same_content_is_not_written_again(files: CdiDirectory) -> None:
     files.write(VENDOR, "u1", ONE)
     before = files.file(VENDOR, "u1").stat()
@@ -57,6 +58,7 @@ def test_a_reader_never_sees_half_a_file(files: CdiDirectory) -> None:
         assert json.load(old)["devices"][0]["containerEdits"]["deviceNodes"][0]["minor"] == 3
 
 
+@pytest.mark.field_case("C11")
 def test_a_longer_file_in_the_way_leaves_no_tail(files: CdiDirectory) -> None:
     files.write(VENDOR, "u1", ONE)
     path = files.file(VENDOR, "u1")
@@ -86,6 +88,7 @@ def test_a_bad_spec_leaves_the_old_file(files: CdiDirectory) -> None:
     assert files.file(VENDOR, "u1").read_bytes() == good
 
 
+@pytest.mark.field_case("C10")
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     """kubernetes/kubernetes#94305; the size limit makes write(2) fail as a full disk does."""
     script = """

@@ -101,6 +101,36 @@ async def test_a_hint_leads_to_one_more_walk_and_a_burst_to_no_more() -> None:
     assert len(walks) == 2
 
 
+@pytest.mark.field_case("A17")
+async def test_what_was_away_for_a_moment_is_back_though_its_event_came_during_the_walk() -> None:
+    """Unplugged and plugged in again faster than a walk ends: the last event must not be lost."""
+    walking, go_on = threading.Event(), threading.Event()
+    plugged = [Device(name="radio", kind="k")]
+
+    class Radio(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            seen = list(plugged)
+            walking.set()
+            go_on.wait(10)
+            return seen
+
+    go_on.set()
+    async with AsyncExitStack() as stack:
+        scanner, watched = await _scanner(stack, radio=Radio)
+        await watched.until(lambda: scanner.complete)
+        away = [plugged.pop()]
+        walking.clear()
+        go_on.clear()
+        scanner.wake.set()
+        await anyio.to_thread.run_sync(walking.wait, 10)
+        plugged += away
+        scanner.wake.set()
+        go_on.set()
+        await watched.until(lambda: not scanner.listings["radio"].devices)
+        await watched.until(lambda: bool(scanner.listings["radio"].devices))
+
+
 async def test_a_failed_walk_is_tried_again_without_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,6 +225,7 @@ class _Event:
         (_Event("add", "/devices/virtual", None), False),
     ],
 )
+@pytest.mark.field_case("B20")
 def test_only_events_of_hardware_wake_the_drivers(event: _Event, wakes: bool) -> None:
     assert matters(event) is wakes
 

@@ -104,6 +104,7 @@ async def test_a_new_ledger_is_rebuilding_until_told_otherwise(opened: Opener) -
 @pytest.mark.parametrize(
     "content", [b"", b"\0" * 4096, b"garbage" * 1000, b"SQLite format 3\0" + b"\xff" * 4096]
 )
+@pytest.mark.field_case("C01", "C11")
 async def test_a_file_that_is_no_ledger_is_kept_aside_with_a_time(
     opened: Opener, state: Path, content: bytes
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_half_made_ledger_of_a_crash_is_made_anew(state: Path) -> None:
 
 
 @given(offset=st.integers(0, 60_000), junk=st.binary(min_size=1, max_size=64), cut=st.booleans())
+@pytest.mark.field_case("C11")
 def test_a_torn_or_garbled_ledger_never_crashes_the_agent_and_never_loses_a_hold_silently(
     tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes, cut: bool
 ) -> None:
@@ -238,6 +240,7 @@ def set_meta(state: Path, key: str, value: str) -> None:
     raw.close()
 
 
+@pytest.mark.field_case("B25", "C05")
 def test_a_ledger_of_a_later_release_is_left_alone(state: Path) -> None:
     Ledger(state).close()
     set_meta(state, "schema", "9")
@@ -249,6 +252,7 @@ def test_a_ledger_of_a_later_release_is_left_alone(state: Path) -> None:
     assert list(state.glob("*.damaged-*")) == []
 
 
+@pytest.mark.field_case("C05", "C12")
 async def test_the_release_before_reads_and_writes_a_ledger_that_only_grew(
     opened: Opener, state: Path
 ) -> None:
@@ -266,6 +270,7 @@ async def test_the_release_before_reads_and_writes_a_ledger_that_only_grew(
     raw.close()
 
 
+@pytest.mark.field_case("C05")
 def test_an_upgrade_that_fails_changes_nothing(state: Path) -> None:
     Ledger(state).close()
     broken = (*STEPS, "CREATE TABLE more (x);\nCREATE TABLE meta (x);")
@@ -286,6 +291,7 @@ def test_a_state_directory_that_cannot_be_made_is_said_to_be_unwritable(tmp_path
         Ledger(tmp_path / "file" / "state")
 
 
+@pytest.mark.field_case("C10")
 def test_a_full_disk_fails_the_write_and_changes_nothing(tmp_path: Path) -> None:
     """The size limit makes write(2) fail as a full disk does; afterwards there is room again."""
     script = """

@@ -248,6 +248,7 @@ async def test_each_policy_narrows_what_the_one_before_left(relay_of: Any) -> No
     assert [node.path for node in left.nodes] == ["/dev/n2"]
 
 
+@pytest.mark.field_case("A03")
 async def test_a_supervised_hook_that_ends_is_started_again_and_others_live_on(
     relay_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,17 @@ class Forgetful(Lamps):
         lamp.write("level", str(parameters.level))
 
 
+class Credulous(Lamps):
+    """Believes what it remembers: that a lamp is as it was set, also when the node was off."""
+
+    @hookimpl
+    def prepare_device(self, device: Device, parameters: LampParameters, hold: Hold) -> None:
+        if hold.remembered.get("set") == parameters.level:
+            return
+        self.node.entry(f"class/lamp/{device.name}").write("level", str(parameters.level))
+        hold.remember(set=parameters.level)
+
+
 class Careless(Lamps):
     """Takes a lamp whose level it cannot read for none."""
 
@@ -132,6 +143,23 @@ def test_a_driver_that_remembers_its_own_change_fails(populated: FakeMachine) ->
 
     with pytest.raises(AssertionError, match="lamp0 was left changed"):
         Suite().test_a_claim_that_ended_leaves_the_machine_as_it_was(driver, devices, populated, {})
+
+
+@pytest.mark.field_case("C13", "C06")
+@pytest.mark.parametrize("asked", [{}, {"level": 3}])
+def test_a_driver_that_believes_what_it_remembers_from_before_a_reboot_fails(
+    populated: FakeMachine, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    good, devices = _under_test(Lamps, populated)
+    Suite().test_preparing_anew_after_a_reboot_makes_the_device_ready_again(
+        good, devices, populated, asked, tmp_path / "good"
+    )
+    bad, devices = _under_test(Credulous, populated)
+
+    with pytest.raises(AssertionError, match="lamp0 was taken for ready"):
+        Suite().test_preparing_anew_after_a_reboot_makes_the_device_ready_again(
+            bad, devices, populated, asked, tmp_path / "bad"
+        )
 
 
 def test_a_driver_that_takes_an_unreadable_attribute_for_a_lost_device_fails(

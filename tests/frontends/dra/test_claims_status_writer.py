@@ -10,7 +10,7 @@ import anyio
 import pytest
 from dra_node import DRIVER, NODE, device, result, running
 
-from hardpoint.kube import Kube
+from hardpoint.kube import Kube, Resource
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint.testing.agent import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -84,6 +84,34 @@ async def test_another_claim_of_the_same_name_is_left_alone(world: World) -> Non
         await world.server.until(lambda: len(world.entries("other")) == 1)
 
     assert world.entries() == []
+    assert world.agent.faults == {}
+
+
+@pytest.mark.field_case("A10")
+async def test_fields_that_somebody_else_owns_are_taken_over_and_not_fought_for(
+    world: World,
+) -> None:
+    """As after a reboot, or under a name that this driver had before: the entry has an owner."""
+    theirs = {"driver": DRIVER, "pool": NODE, "device": "pci-0", "data": {"from": "before"}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": "default", "uid": world.key.uid},
+        "status": {"devices": [theirs]},
+    }
+    async with Kube.at(world.server.url) as kube:
+        resource = Resource("resource.k8s.io", "v1", "resourceclaims")
+        for manager in ("unknown", "before-the-reboot"):
+            await kube.apply(
+                resource, body, namespace="default", subresource="status", manager=manager
+            )
+    before = world.tried()
+    async with running(world.writer.run):
+        world.prepared()
+        await world.server.until(lambda: "conditions" in world.entries()[0])
+
+    assert [entry["data"]["kind"] for entry in world.entries()] == ["GivenDevice"]
+    assert world.tried() == before + 1
     assert world.agent.faults == {}
 
 

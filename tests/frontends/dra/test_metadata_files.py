@@ -217,6 +217,7 @@ def test_after_a_start_held_claims_are_made_whole_and_old_leavings_go(tmp_path: 
     assert CdiRegistry(world.cdi).names() == (f"{DRIVER}/metadata=uid-1_r",)
 
 
+@pytest.mark.field_case("B17")
 def test_what_is_younger_than_this_process_is_nobodys_leavings(tmp_path: Path) -> None:
     """Its claim may be about to be held (kubernetes-sigs/dranet issue 232)."""
     world = World(tmp_path)

@@ -63,6 +63,7 @@ def test_the_longest_driver_name_fits_below_the_usual_root() -> None:
 
 @pytest.mark.parametrize("driver", ["a", "hardpoint.dev", "gpu.hardpoint.dev", "d" * 20])
 @pytest.mark.parametrize("root", [KUBELET, "/var/lib/k0s/kubelet", MICROK8S])
+@pytest.mark.field_case("A12")
 def test_common_roots_and_driver_names_fit(root: str, driver: str) -> None:
     names = Directories(Path(root), driver)
 

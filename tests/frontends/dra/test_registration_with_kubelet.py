@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -99,6 +100,7 @@ async def test_the_kubelet_may_come_later(short_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.37"])
+@pytest.mark.field_case("A02")
 async def test_a_restarted_kubelet_finds_the_driver_again(short_path: Path, version: str) -> None:
     agent = FakeAgent(short_path)
     async with (
@@ -143,6 +145,7 @@ async def test_a_probe_that_asks_and_says_nothing_changes_nothing(short_path: Pa
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("A14", "B01")
 async def test_a_kubelet_that_never_asks_is_named_and_the_socket_made_anew(
     short_path: Path,
 ) -> None:
@@ -161,6 +164,26 @@ async def test_a_kubelet_that_never_asks_is_named_and_the_socket_made_anew(
         kubelet.behaviour.asks_info = True
         await kubelet.until_registered(DRIVER)
         await agent.until(lambda: FAULT not in agent.faults)
+
+
+@pytest.mark.field_case("A12", "A14")
+async def test_a_driver_in_a_directory_that_no_kubelet_watches_stays_up_and_says_so(
+    short_path: Path,
+) -> None:
+    """Both directories are there, as ``DirectoryOrCreate`` makes them; the kubelet has another."""
+    agent, told = FakeAgent(short_path), anyio.Event()
+    registry = short_path / "kubelet/plugins_registry"
+    registry.mkdir(parents=True)
+    registration = _registration(agent, silence=0.02, registered=told.set)
+    async with FakeKubelet(short_path / "data/kubelet") as elsewhere, running(registration.run):
+        await agent.until(lambda: len(agent.faults.get(FAULT, ())) >= 2)
+
+        assert f"is its root-dir {short_path}/kubelet?" in agent.faults[FAULT][0]
+        assert elsewhere.attempts == ()
+        assert not told.is_set()
+        async with _kubelet(short_path) as kubelet:
+            await kubelet.until_registered(DRIVER)
+            await agent.until(lambda: FAULT not in agent.faults)
 
 
 @pytest.mark.parametrize("version", ["1.35", "1.37"])
@@ -184,6 +207,7 @@ async def test_a_refused_registration_is_said_and_tried_again_with_a_new_socket(
         await agent.until(lambda: FAULT not in agent.faults)
 
 
+@pytest.mark.field_case("A13")
 async def test_what_the_kubelet_says_against_the_driver_is_shown(short_path: Path) -> None:
     agent = FakeAgent(short_path)
     registration = _registration(agent, silence=0.05)
@@ -201,6 +225,7 @@ async def test_what_the_kubelet_says_against_the_driver_is_shown(short_path: Pat
             await agent.until(lambda: FAULT not in agent.faults)
 
 
+@pytest.mark.field_case("A03")
 async def test_a_kubelet_that_asks_and_then_says_nothing_is_named(short_path: Path) -> None:
     agent = FakeAgent(short_path)
     path = short_path / f"kubelet/plugins_registry/{DRIVER}-reg.sock"
@@ -216,6 +241,7 @@ async def test_a_kubelet_that_asks_and_then_says_nothing_is_named(short_path: Pa
         await agent.until(lambda: _said(agent, "has not said whether"))
 
 
+@pytest.mark.field_case("A03")
 async def test_a_removed_registrar_is_put_back(short_path: Path) -> None:
     agent = FakeAgent(short_path)
     async with _kubelet(short_path) as kubelet, running(_registration(agent).run):
@@ -227,6 +253,7 @@ async def test_a_removed_registrar_is_put_back(short_path: Path) -> None:
         await kubelet.until_registered(DRIVER)
 
 
+@pytest.mark.field_case("A03")
 async def test_a_removed_service_socket_is_put_back_and_registered_anew(short_path: Path) -> None:
     agent = FakeAgent(short_path)
     async with _kubelet(short_path) as kubelet, running(_registration(agent).run):
@@ -237,6 +264,43 @@ async def test_a_removed_service_socket_is_put_back_and_registered_anew(short_pa
 
         await kubelet.until_registered(DRIVER)
         assert len(_names(short_path)) == 2
+
+
+@pytest.mark.field_case("A02", "A03")
+@pytest.mark.parametrize("lost", ["plugins_registry", "plugins", "."])
+async def test_a_kubelet_whose_directories_were_made_anew_finds_the_driver_again(
+    short_path: Path, lost: str
+) -> None:
+    """As a kubelet that is reset and started again: nothing of ours is where it was."""
+    agent, root = FakeAgent(short_path), short_path / "kubelet"
+    async with _kubelet(short_path) as kubelet, running(_registration(agent).run):
+        await kubelet.until_registered(DRIVER)
+        await kubelet.stop()
+        shutil.rmtree(root / lost)
+        await kubelet.start()
+
+        await kubelet.until_registered(DRIVER)
+        await agent.until(lambda: FAULT not in agent.faults)
+        assert len(_names(short_path)) == 2
+
+
+@pytest.mark.field_case("A03")
+@pytest.mark.parametrize("step", ["registrar", "service", "both"])
+async def test_sockets_lost_before_the_kubelet_came_are_made_anew_for_it(
+    short_path: Path, step: str
+) -> None:
+    agent, root = FakeAgent(short_path), short_path / "kubelet"
+    (root / "plugins_registry").mkdir(parents=True)
+    registrar, service = root / f"plugins_registry/{DRIVER}-reg.sock", root / f"plugins/{DRIVER}"
+    async with running(_registration(agent).run):
+        await agent.until(lambda: registrar.exists())
+        if step in ("registrar", "both"):
+            registrar.unlink()
+        if step in ("service", "both"):
+            (service / "dra.sock").unlink()
+        async with _kubelet(short_path) as kubelet:
+            await kubelet.until_registered(DRIVER)
+            assert len(_names(short_path)) == 2
 
 
 async def test_a_driver_name_that_is_too_long_for_a_socket_is_said(short_path: Path) -> None:
@@ -255,6 +319,7 @@ async def test_a_driver_name_that_is_too_long_for_a_socket_is_said(short_path: P
 # -- two instances --------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B01")
 async def test_two_pods_of_a_rolling_update_serve_side_by_side(short_path: Path) -> None:
     old, new = FakeAgent(short_path, instance=UID_A), FakeAgent(short_path, instance=UID_B)
     async with _kubelet(short_path) as kubelet:
@@ -320,6 +385,7 @@ async def test_two_agents_without_instance_names_do_not_steal_from_each_other(
 # -- killed instances -----------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B02")
 async def test_sockets_of_killed_instances_go_and_live_ones_stay(short_path: Path) -> None:
     root = short_path / "kubelet"
     registry, plugin = root / "plugins_registry", root / "plugins" / DRIVER
@@ -345,6 +411,7 @@ async def test_sockets_of_killed_instances_go_and_live_ones_stay(short_path: Pat
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.37"])
+@pytest.mark.field_case("B01", "B02")
 async def test_after_a_kill_the_same_name_is_registered_again(
     short_path: Path, version: str
 ) -> None:

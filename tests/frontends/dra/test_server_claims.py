@@ -156,6 +156,7 @@ async def test_an_error_becomes_a_sentence_for_the_pods_events(
     assert "claim=default/claim-1 uid=1" in caplog.text
 
 
+@pytest.mark.field_case("B19")
 async def test_claims_do_not_wait_for_each_other() -> None:
     """Preparing one may need what preparing another brings (dra-driver-nvidia-gpu pull 374)."""
     work, came = Work(), anyio.Event()
@@ -178,6 +179,7 @@ async def test_claims_do_not_wait_for_each_other() -> None:
     assert [together["a"].error, together["b"].error, apart["b"].error] == ["", "", ""]
 
 
+@pytest.mark.field_case("B19")
 async def test_what_takes_too_long_is_answered_with_try_again_and_goes_on() -> None:
     work, gate, finished = Work(), anyio.Event(), anyio.Event()
 

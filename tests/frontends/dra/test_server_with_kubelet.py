@@ -122,6 +122,7 @@ async def test_a_pod_gets_the_device_it_was_allocated_and_gives_it_back(
     assert list((world.root / "cdi").iterdir()) == []
 
 
+@pytest.mark.field_case("B03")
 async def test_devices_are_published_and_come_back_when_the_kubelet_wiped_them(
     world: World,
 ) -> None:
@@ -234,6 +235,7 @@ async def test_a_claim_made_anew_under_its_name_is_told_from_the_old_one(world: 
 # -- without an API server ------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B16")
 async def test_a_known_claim_is_answered_and_ended_while_the_api_server_is_down(
     world: World,
 ) -> None:
@@ -253,6 +255,7 @@ async def test_a_known_claim_is_answered_and_ended_while_the_api_server_is_down(
     assert "resourceclaims/gpu" in unknown.claims[uid].error
 
 
+@pytest.mark.field_case("B15")
 async def test_an_unknown_claim_is_unprepared_at_once(world: World) -> None:
     async with world.frontend():
         await world.kubelet.until_registered(DRIVER)
@@ -263,6 +266,7 @@ async def test_an_unknown_claim_is_unprepared_at_once(world: World) -> None:
     assert answer.claims["unknown"].error == ""
 
 
+@pytest.mark.field_case("A01")
 async def test_without_any_api_server_the_kubelet_is_served_and_the_fault_named(
     world: World,
 ) -> None:
@@ -296,6 +300,7 @@ async def test_a_kubelet_that_restarts_while_a_pod_runs_gets_the_same_answer(
         assert world.agent.claims == {}
 
 
+@pytest.mark.field_case("A03")
 async def test_a_kubelet_that_restarts_during_a_prepare_asks_again(world: World) -> None:
     world.allocate()
     world.agent.gate = anyio.Event()

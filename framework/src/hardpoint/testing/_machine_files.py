@@ -33,6 +33,12 @@ def remove(machine: FakeMachine, entry: str) -> Path | None:
     return gone
 
 
+def put_back(tree: Path, kept: Path) -> None:
+    """Make a tree what its copy is: hardware after a boot has forgotten what it was set to."""
+    shutil.rmtree(tree)
+    shutil.copytree(kept, tree, symlinks=True)
+
+
 def files(machine: FakeMachine, devices: Iterable[Device]) -> list[list[Path]]:
     """Return the attributes of the entries that devices were read from, each by itself."""
     entries = sorted({device.entry for device in devices if device.entry})

@@ -14,6 +14,7 @@ In-tree drivers pass the same class, unmodified.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -38,7 +39,7 @@ from hardpoint.model import (
 )
 from hardpoint.node import Node
 from hardpoint.parameters import decode
-from hardpoint.testing._machine_files import contents, files, fingerprint, remove, spoilt
+from hardpoint.testing._machine_files import contents, files, fingerprint, put_back, remove, spoilt
 from hardpoint.testing.driver_under_test import DOMAIN, DriverUnderTest, claim_for, hold_on
 from hardpoint.testing.sysfs import FakeMachine
 
@@ -286,6 +287,29 @@ class DriverContract:
             driver.prepare(device, hold, asked)
 
             assert dict(hold.remembered) == remembered
+
+    def test_preparing_anew_after_a_reboot_makes_the_device_ready_again(
+        self,
+        driver: DriverUnderTest,
+        devices: tuple[Device, ...],
+        populated: FakeMachine,
+        asked: dict[str, Any],
+        tmp_path: Path,
+    ) -> None:
+        if not driver.implements("prepare_device"):
+            pytest.skip("it changes nothing for a claim")
+        booted = shutil.copytree(populated.sys, tmp_path / "as-booted", symlinks=True)
+        for device in _takers(driver, devices, asked):
+            hold = hold_on(device)
+            if not _is_prepared(driver, device, hold, asked):
+                continue
+            prepared = contents(populated.sys)
+            put_back(populated.sys, booted)
+            driver.again_on(populated.node(writable=True)).prepare(device, hold, asked)
+            found = contents(populated.sys)
+            put_back(populated.sys, booted)
+
+            assert found == prepared, f"{device.name} was taken for ready: it was, before the boot"
 
     def test_unpreparing_succeeds_twice(
         self, driver: DriverUnderTest, devices: tuple[Device, ...], asked: dict[str, Any]
