@@ -308,6 +308,24 @@ async def test_a_node_not_there_for_a_moment_is_not_a_fault(world: World) -> Non
         assert world.told("hold-not-renewed") == []
 
 
+async def test_a_node_that_comes_late_is_delivered_without_a_new_offer(world: World) -> None:
+    """sysfs has a device before /dev has its node (drivers/base/core.c, device_add), and a scan
+    that looked in between sees no difference afterwards."""
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        late = world.node.nodes.pop("/dev/card-a")
+        await broker.refresh(world.offer())
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+        await broker.attend()
+        assert nodes_of(world, "u1") == ["/dev/hardpoint.dev/device-absent"]
+
+        world.node.nodes["/dev/card-a"] = late
+        await broker.attend()
+
+        assert nodes_of(world, "u1") == ["/dev/card-a"]
+        assert world.told("hold-not-renewed") == []
+
+
 # -- CDI files without holds, holds without a ledger ----------------------------------------------
 
 

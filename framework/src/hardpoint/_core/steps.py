@@ -61,8 +61,10 @@ class Renewal:
 
     result: Result
     refused: HoldError | None = None
+    again: bool = False
+    """True where it may come right without a word from anybody: it is tried again."""
     conflict: bool = False
-    """True where another claim has what the device is delivered by now: it is tried again."""
+    """True where that is because another claim has what the device is delivered by now."""
 
 
 class Steps:
@@ -134,10 +136,11 @@ class Steps:
                 result = await self.make(record, claim, device, parameters)
             await self._cover(record, device, result.delivery)
         except TryAgain as error:  # what its numbers name now may be another device
-            return self._sentinel(record, cdi.ABSENT, f"is not ready: {error}", "try-again")
+            sentinel = self._sentinel(record, cdi.ABSENT, f"is not ready: {error}", "try-again")
+            return replace(sentinel, again=True)
         except HoldConflict as error:
             sentinel = self._sentinel(record, cdi.ABSENT, f"is not ready: {error}", error.reason)
-            return replace(sentinel, conflict=True)
+            return replace(sentinel, again=True, conflict=True)
         return Renewal(result)
 
     async def _cover(self, record: Record, device: Device, delivery: Delivery) -> None:

@@ -133,6 +133,9 @@ class Upkeep:
             self._steps.report(Event(name="claim-refreshed", message=message, facts=facts))
         faults += [(r.result.record, r.refused) for r in renewals if r.conflict and r.refused]
         self._failing -= {r.result.record.id for r in renewals if not r.conflict}
+        self._missed |= {
+            r.result.record.claim.uid: r.result.record.claim for r in renewals if r.again
+        }
         for record, problem in faults:
             if record.id not in self._failing and not isinstance(problem, TryAgain):
                 self._tell("hold-not-renewed", f"device {record.device.name}: {problem}")
