@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -225,6 +226,7 @@ async def test_a_restart_writes_nothing_and_moves_no_device(
     assert another.publisher.published.generation == 1
 
 
+@pytest.mark.field_case("B05")
 async def test_slices_stay_when_publishing_stops(stage: Stage) -> None:
     # A rolling update must not be seen (kubernetes pull request 129832).
     await stage.offer("gpu-0")
@@ -257,6 +259,7 @@ async def test_quantities_that_the_server_spells_otherwise_are_no_difference(sta
 # -- what others do -------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("B03")
 async def test_a_kubelet_that_wipes_its_nodes_slices_sees_them_come_back(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -349,6 +352,7 @@ async def test_slices_of_other_drivers_and_nodes_are_none_of_our_business(
     assert {item["metadata"]["name"] for item in stage.slices} == {"driver", "node"}
 
 
+@pytest.mark.field_case("B06")
 async def test_a_node_made_again_gets_slices_of_its_own(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -367,6 +371,7 @@ async def test_a_node_made_again_gets_slices_of_its_own(
     assert item["metadata"]["uid"] != old
 
 
+@pytest.mark.field_case("B06")
 async def test_a_slice_of_the_old_node_is_replaced_not_updated(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -396,6 +401,7 @@ async def test_without_its_node_nothing_is_published_and_it_is_said(
     assert stage.agent.faults == {}
 
 
+@pytest.mark.field_case("B04")
 async def test_an_update_that_was_deleted_before_its_reply_came_is_written_again(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -414,6 +420,7 @@ async def test_an_update_that_was_deleted_before_its_reply_came_is_written_again
     assert published_devices(server) == ["gpu-0", "gpu-1"]
 
 
+@pytest.mark.field_case("B04")
 async def test_a_minute_after_a_write_the_servers_list_is_compared(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -438,6 +445,7 @@ def _lists(server: FakeApiServer) -> list[str]:
     ]
 
 
+@pytest.mark.field_case("B04")
 async def test_a_watch_that_went_deaf_is_made_good_by_the_list(
     stage: Stage, server: FakeApiServer
 ) -> None:
@@ -814,3 +822,109 @@ async def test_a_refusal_that_no_device_is_to_blame_for_is_said(server: FakeApiS
         tasks.cancel_scope.cancel()
 
     assert publisher.published.refused == {}
+
+
+# -- an administrator's policy that refuses slices ------------------------------------------------
+
+
+def refuse(server: FakeApiServer, code: int, *names: str, empty: bool = False) -> None:
+    """Refuse slices with these devices (``*``: any slice), as an admission policy does."""
+    from hardpoint.testing._api_status import ApiProblem, Cause
+
+    def judge(target: Any, new: Json, old: Json | None) -> None:
+        found = {d["name"] for d in new.get("spec", {}).get("devices", ())}
+        if "*" in names or found & set(names) or (empty and not found):
+            said = "ValidatingAdmissionPolicy 'frozen' denied request: not before Monday"
+            raise ApiProblem(code, said, causes=[Cause("", said, "")] if code == 422 else ())
+        rules(target, new, old)
+
+    rules = server._verbs._settle
+    server._verbs._settle = judge  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("code", [403, 413, 422])
+@pytest.mark.parametrize("empty", [False, True])
+async def test_a_policy_against_one_device_hides_no_other(
+    stage: Stage, server: FakeApiServer, code: int, empty: bool
+) -> None:
+    # ``object.spec.devices.all(…)`` fails on a slice without devices, and so refuses it too.
+    refuse(server, code, "gpu-5", empty=empty)
+    await stage.offer(*many(20))
+
+    assert published_devices(server) == [f"gpu-{n}" for n in range(20) if n != 5]
+    assert "not before Monday" in stage.agent.faults["slice of device gpu-5"]
+
+
+async def test_a_policy_that_went_is_noticed_without_any_change_of_the_device(
+    stage: Stage, server: FakeApiServer
+) -> None:
+    rules = server._verbs._settle
+    refuse(server, 422, "gpu-1")
+    await stage.offer(*many(3))
+    stood = stage.publisher.published.refused
+    server._verbs._settle = rules  # type: ignore[method-assign]
+    stage.clock.advance()
+    await stage.agent.until(lambda faults: not faults)
+
+    assert set(stood) == {"gpu-1"}
+    assert published_devices(server) == ["gpu-0", "gpu-1", "gpu-2"]
+    assert stage.publisher.published.refused == {}
+
+
+def asked_more(server: FakeApiServer, than: int) -> bool:
+    return len(server.requests) > than
+
+
+async def test_a_refused_device_is_tried_ever_more_seldom_and_stays_a_fault(
+    stage: Stage, server: FakeApiServer
+) -> None:
+    refuse(server, 422, "gpu-1")
+    await stage.offer(*many(3))
+    for _ in range(6):
+        asked = len(server.requests)
+        await anyio.wait_all_tasks_blocked()
+        stage.clock.advance()
+        await server.until(partial(asked_more, server, asked))
+        await stage.settled()
+
+    waits = [seconds for seconds in stage.clock.asked if seconds >= RECHECK_SECONDS]
+    assert max(waits) == 900
+    assert list(stage.agent.faults) == ["slice of device gpu-1"]
+    assert published_devices(server) == ["gpu-0", "gpu-2"]
+    assert len(server.writes()) == 1
+
+
+async def test_a_policy_against_all_slices_costs_neither_counters_nor_devices(
+    server: FakeApiServer,
+) -> None:
+    refuse(server, 422, "*")
+    board = OfferingAgent(offer(*rivals()))
+    agent: Any = board
+    clock = ManualClock()
+    async with (
+        Kube.at(server.url, sleep=clock.sleep) as kube,
+        anyio.create_task_group() as tasks,
+    ):
+        publisher = SlicePublisher(agent, DOMAIN, kube, sleep=clock.sleep)
+        tasks.start_soon(publisher.run)
+        await board.until(lambda faults: "not before Monday" in str(faults))
+        tasks.cancel_scope.cancel()
+
+    assert list(board.faults) == [f"slices of {DOMAIN.dra_driver}"]
+    assert publisher.published.refused == {}
+    assert publisher.published.lacks == ()
+
+
+async def test_a_refused_counters_slice_without_a_reason_is_not_taken_for_a_lack_of_counters(
+    stage: Stage, server: FakeApiServer
+) -> None:
+    rules = server._verbs._settle
+    await stage.offer("gpu-0")
+    refuse(server, 403, "*")
+    stage.agent.set("gpu-0", *rivals())
+    await stage.agent.until(lambda faults: "not before Monday" in str(faults))
+    server._verbs._settle = rules  # type: ignore[method-assign]
+    await stage.settled()
+
+    assert stage.publisher.published.lacks == ()
+    assert [list(item["spec"])[-1] for item in stage.slices].count("sharedCounters") == 1

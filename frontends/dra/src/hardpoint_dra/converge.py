@@ -6,17 +6,31 @@ Learns on the way: fields that this server drops, devices that it refuses, the U
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hardpoint.agent import Agent
-from hardpoint.errors import KubeConflict, KubeDenied, KubeInvalid, KubeNotFound, KubeUnreachable
+from hardpoint.errors import (
+    KubeConflict,
+    KubeDenied,
+    KubeError,
+    KubeInvalid,
+    KubeNotFound,
+    KubeUnreachable,
+)
 from hardpoint.kube import NODES, Json, Kube, Listing, Resource, dropped
 from hardpoint.model import Domain, Event, Offer
 from hardpoint_dra.mirror import Mirror
 from hardpoint_dra.placement import place
 from hardpoint_dra.plan import Plan, Pool, content, plan
-from hardpoint_dra.refusals import Refusals, counters_refused, named_devices, tried
+from hardpoint_dra.refusals import (
+    Refusals,
+    any_passes,
+    causes,
+    counters_refused,
+    named_devices,
+    tried,
+)
 from hardpoint_dra.translate import (
     GROUP,
     VERSIONS,
@@ -141,6 +155,7 @@ class Convergence:
             planned = self._plan(now, pool)
             if planned.empty:
                 self.generation, self.disturbed = planned.generation, False
+                self._forgive(self.refusals.accepted())
                 return True
             if self.disturbed:
                 await self._pause()
@@ -201,7 +216,7 @@ class Convergence:
             self._need_to_be_writing()
             try:
                 stored = await self._write(body)
-            except KubeInvalid as error:
+            except (KubeInvalid, KubeDenied) as error:
                 await self._learn_refusal(body, error, pool)
                 return
             if self._learn_dropped(body, stored):
@@ -256,16 +271,32 @@ class Convergence:
         )
         return self.profile != before
 
-    async def _learn_refusal(self, body: Json, error: KubeInvalid, pool: Pool) -> None:
-        """Find what the server dislikes and withhold just that. Raises it where it is nothing."""
+    async def _learn_refusal(self, body: Json, error: KubeInvalid | KubeDenied, pool: Pool) -> None:
+        """Find what the server dislikes and withhold just that. Raises it where it is nothing.
+
+        A policy's or a webhook's refusal names no field, and may be any of the client errors.
+        """
         devices: Sequence[Json] = body["spec"].get("devices") or ()
-        if self.profile.counters and counters_refused(error, body):
-            self.profile = replace(self.profile, counters=False)
-            log.warning("the API server refuses counters driver=%s", self._domain.dra_driver)
+        paths = [path for path, _ in causes(error) if path]
+        if self.profile.counters and counters_refused(paths):
+            self._do_without_counters()
             return
-        if error.causes and not any(path.startswith("spec.devices") for path, _ in error.causes):
+        if paths and not any(path.startswith("spec.devices") for path in paths):
             raise error
-        guilty = named_devices(error, devices) or await self._by_trial(devices, error, pool)
+        if devices:
+            guilty = named_devices(error, devices) or await self._by_trial(devices, error, pool)
+            self._withhold(guilty, len(devices), error)
+        elif not self.profile.counters or await self._trial((), pool):
+            raise error
+        else:
+            self._do_without_counters()
+
+    def _do_without_counters(self) -> None:
+        self.profile = replace(self.profile, counters=False)
+        log.warning("the API server refuses counters driver=%s", self._domain.dra_driver)
+
+    def _withhold(self, guilty: Mapping[str, str], count: int, error: KubeError) -> None:
+        """Withhold refused devices; where none is, so many are too many for one slice."""
         for device in (device for found in self.wanted for device in found.devices):
             reason = guilty.get(str(device["name"]))
             if reason is not None:
@@ -275,28 +306,32 @@ class Convergence:
                     _fault_of(device["name"]), f"the API server refuses the device: {reason}"
                 )
         if not guilty:
-            if len(devices) < 2:
+            if count < 2:
                 raise error
-            self.profile = replace(self.profile, most=len(devices) // 2)
+            self.profile = replace(self.profile, most=count // 2)
 
     async def _by_trial(
-        self, devices: Sequence[Json], error: KubeInvalid, pool: Pool
+        self, devices: Sequence[Json], error: KubeError, pool: Pool
     ) -> dict[str, str]:
-        """Return the devices that are refused alone; raises the error if even none of them is."""
+        """Return the devices that are refused alone; raises the error if it is all slices."""
 
         async def trial(some: Sequence[Json]) -> str:
-            probe = Wanted(slice_name(*pool.home, kind="probe"), {"devices": list(some)})
-            body = slice_body(probe, pool.home, pool.node_uid, 1, 1)
-            sent = VERSIONS[self.resource.version].encode(body)
-            try:
-                await self._kube.create(self.resource, sent, dry_run=True)
-            except KubeInvalid as refused:
-                return str(refused)
-            return ""
+            return await self._trial(some, pool)
 
-        if await trial(()):
+        if await trial(()) and not await any_passes(devices, trial):
             raise error
-        return await tried(devices, trial) if devices else {}
+        return await tried(devices, trial)
+
+    async def _trial(self, some: Sequence[Json], pool: Pool) -> str:
+        """Ask whether a slice of these devices would be stored; answers why not."""
+        probe = Wanted(slice_name(*pool.home, kind="probe"), {"devices": list(some)})
+        body = slice_body(probe, pool.home, pool.node_uid, 1, 1)
+        sent = VERSIONS[self.resource.version].encode(body)
+        try:
+            await self._kube.create(self.resource, sent, dry_run=True)
+        except (KubeInvalid, KubeDenied) as refused:
+            return str(refused)
+        return ""
 
     def _forgive(self, names: Sequence[str]) -> None:
         for name in names:

@@ -12,12 +12,14 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hardpoint.errors import KubeInvalid
+from hardpoint.errors import KubeError, KubeInvalid
 from hardpoint_dra.translate import Json
 
 Trial = Callable[[Sequence[Json]], Awaitable[str]]
 """Asks the server about a slice of these devices; answers why not, empty if it would be stored."""
 
+_LONGEST_REASON = 400
+"""Characters; an admission policy's own words come last."""
 _DEVICE = re.compile(r"spec\.devices\[(\d+)\]")
 _COUNTERS = ("sharedCounters", "consumesCounters")
 
@@ -31,10 +33,11 @@ class Refusal:
 
 
 class Refusals:
-    """The devices that are withheld until they change."""
+    """The devices that are withheld until they change, or are tried again."""
 
     def __init__(self) -> None:
         self._refused: dict[str, Refusal] = {}
+        self._on_trial: set[str] = set()
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -43,7 +46,21 @@ class Refusals:
 
     def add(self, body: Json, reason: str) -> None:
         """Withhold a device as long as it stays as it is."""
-        self._refused[str(body["name"])] = Refusal(_fingerprint(body), reason)
+        name = str(body["name"])
+        self._refused[name] = Refusal(_fingerprint(body), reason)
+        self._on_trial.discard(name)
+
+    def try_again(self) -> None:
+        """Let every refused device pass once: what refused it may be gone, an admin's policy."""
+        self._on_trial.update(self._refused)
+
+    def accepted(self) -> list[str]:
+        """Forgive what was tried again and is stored by now; return the names."""
+        names = sorted(self._on_trial)
+        self._on_trial.clear()
+        for name in names:
+            del self._refused[name]
+        return names
 
     def sift(self, bodies: Iterable[Json]) -> tuple[list[Json], list[str]]:
         """Return the devices that may be tried, and the names of those that are forgiven.
@@ -58,12 +75,15 @@ class Refusals:
         ]
         for name in forgiven:
             del self._refused[name]
-        return [body for name, body in known.items() if name not in self._refused], forgiven
+            self._on_trial.discard(name)
+        withheld = self._refused.keys() - self._on_trial
+        return [body for name, body in known.items() if name not in withheld], forgiven
 
     def clear(self) -> list[str]:
         """Forgive everything: it is another server, or another version. Return the names."""
         names = list(self._refused)
         self._refused.clear()
+        self._on_trial.clear()
         return names
 
 
@@ -73,10 +93,15 @@ def _fingerprint(body: Json) -> str:
     return json.dumps(own, sort_keys=True)
 
 
-def named_devices(error: KubeInvalid, devices: Sequence[Json]) -> dict[str, str]:
+def causes(error: KubeError) -> tuple[tuple[str, str], ...]:
+    """Return what the server says is wrong, field by field; empty where it does not say."""
+    return error.causes if isinstance(error, KubeInvalid) else ()
+
+
+def named_devices(error: KubeError, devices: Sequence[Json]) -> dict[str, str]:
     """Return the devices that the server's causes name, with what is wrong with each."""
     found: dict[str, str] = {}
-    for path, message in error.causes:
+    for path, message in causes(error):
         match = _DEVICE.match(path)
         if match and int(match[1]) < len(devices) and not _of_counters(path):
             name = str(devices[int(match[1])]["name"])
@@ -86,10 +111,9 @@ def named_devices(error: KubeInvalid, devices: Sequence[Json]) -> dict[str, str]
     return found
 
 
-def counters_refused(error: KubeInvalid, body: Json) -> bool:
+def counters_refused(paths: Iterable[str]) -> bool:
     """Say whether it is the counters that the server dislikes: no device is to blame for them."""
-    alone = not (body.get("spec") or {}).get("devices")
-    return alone or any(_of_counters(path) for path, _ in error.causes)
+    return any(_of_counters(path) for path in paths)
 
 
 def _of_counters(path: str) -> bool:
@@ -98,7 +122,22 @@ def _of_counters(path: str) -> bool:
 
 def quiet(message: str) -> str:
     """Return a server's message without the values it quotes: they come from the hardware."""
-    return re.sub(r'"[^"]*"', "…", message)[:200]
+    return re.sub(r'"[^"]*"', "…", message)[:_LONGEST_REASON]
+
+
+_SAMPLES = 8
+"""Devices that are tried alone before a slice counts as refused for no device's sake."""
+
+
+async def any_passes(devices: Sequence[Json], trial: Trial) -> bool:
+    """Say whether some device alone would be stored, by a few of them from all over the slice.
+
+    An empty slice tells nothing of them: a policy over ``object.spec.devices`` fails on it.
+    """
+    for device in devices[:: -(-len(devices) // _SAMPLES) or 1]:
+        if not await trial([device]):
+            return True
+    return False
 
 
 async def tried(devices: Sequence[Json], trial: Trial) -> dict[str, str]:

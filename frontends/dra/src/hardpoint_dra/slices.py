@@ -24,6 +24,8 @@ from hardpoint_dra.translate import Profile
 
 RECHECK_SECONDS = 60.0
 """After a write, until the server's list is compared with what we believe."""
+_MOST_RETRY_SECONDS = 900.0
+"""Between two attempts with devices that the server refuses; the first is after a minute."""
 _REPAIR_SECONDS = 0.2
 """The first delay before a repair: a kubelet's wipe takes one slice after the other."""
 
@@ -103,6 +105,7 @@ class SlicePublisher:
         self._offer: Offer | None = None
         self._relist = False
         self._wake, self._hurry, self._written = Signal(), Signal(), Signal()
+        self._refusing = Signal()
         self._settled = anyio.Event()
         self._repairs = Backoff(first=_REPAIR_SECONDS)
         self._checked: float | None = None
@@ -148,6 +151,7 @@ class SlicePublisher:
             tasks.start_soon(self._follow_offer)
             tasks.start_soon(self._follow_server)
             tasks.start_soon(self._recheck)
+            tasks.start_soon(self._try_refused_again)
             await self._converge_for_ever()
 
     # -- what wakes us ----------------------------------------------------------------------------
@@ -214,6 +218,20 @@ class SlicePublisher:
             await self._sleep(RECHECK_SECONDS)
             self.look_again()
 
+    async def _try_refused_again(self) -> None:
+        """An admin's policy that refused devices may be gone, and nobody tells."""
+        wait = RECHECK_SECONDS
+        while True:
+            await self._refusing.heard()
+            await self._sleep(wait)
+            if not self._pool.refusals.reasons:
+                wait = RECHECK_SECONDS
+                continue
+            wait = min(2 * wait, _MOST_RETRY_SECONDS)
+            self._pool.refusals.try_again()
+            self._unsettle()
+            self._wake.give()
+
     def _unsettle(self) -> None:
         if self._settled.is_set():
             self._settled = anyio.Event()
@@ -250,6 +268,8 @@ class SlicePublisher:
         self._done = self._offer.generation if self._offer else -1
         self._checked = time.time()
         self._agent.clear_fault(f"slices of {self._driver}")
+        if self._pool.refusals.reasons:
+            self._refusing.give()
         self._hurry.clear()
         self._settled.set()
 
