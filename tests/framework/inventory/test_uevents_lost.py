@@ -1,15 +1,21 @@
-"""Events that the kernel had to drop, on a socket whose buffer really is full."""
+"""Events on a real netlink socket: whose they are, and that some were dropped."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 import pyudev
 
-from hardpoint._core.uevents import _drain, matters
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.uevents import _drain, listen, matters
 
 _GETLINK, _REQUEST = 18, 1
 """RTM_GETLINK and NLM_F_REQUEST of include/uapi/linux."""
@@ -50,3 +56,28 @@ def test_a_socket_that_fails_otherwise_is_made_anew(full: pyudev.Monitor) -> Non
 
     with pytest.raises(OSError, match="polling"):
         next(_drain(full))
+
+
+@pytest.mark.field_case("G03")
+async def test_events_are_those_of_the_kernel_not_of_udev() -> None:
+    """Group 2, udev's, is silent in a container that has no udev."""
+    async with anyio.create_task_group() as tasks:
+        before = _groups()
+        tasks.start_soon(listen, lambda: None, FaultBoard())
+        with anyio.fail_after(5):
+            while not (opened := _groups() - before):
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+    assert set(opened.elements()) == {1}
+
+
+def _groups() -> Counter[int]:
+    """Return the groups that this process listens to on sockets for kernel events."""
+    mine = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            mine.add(os.readlink(f"/proc/self/fd/{number}"))
+    rows = (line.split() for line in Path("/proc/net/netlink").read_text().splitlines()[1:])
+    events = [row for row in rows if row[1] == "15" and f"socket:[{row[-1]}]" in mine]
+    return Counter(int(row[3], 16) for row in events)
