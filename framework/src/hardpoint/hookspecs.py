@@ -56,7 +56,7 @@ def publish_devices() -> Iterable[Device | Withheld | Unread]:
 
 @hookspec(dispatch=Dispatch.SUPERVISED, on_fault=Fault.SKIP, budget=None)
 async def watch_devices(hint: Callable[[], None]) -> None:
-    """Call ``hint()`` whenever ``publish_devices`` might answer differently.
+    """Call ``hint()`` when ``publish_devices`` or ``check_device`` might answer differently.
 
     Runs for the life of the agent and is started again when it ends. Only for sources the
     framework does not watch: kernel uevents wake every driver anyway. ``hint`` may be called from
@@ -67,7 +67,10 @@ async def watch_devices(hint: Callable[[], None]) -> None:
 
 @hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.SKIP, budget=5.0)
 def check_device(device: Device) -> Health:
-    """Say whether a device of this driver works. Late or raising means unknown, never unhealthy."""
+    """Say whether a device of this driver works. Late or raising means unknown, never unhealthy.
+
+    Asked after every ``publish_devices`` and once a minute.
+    """
     raise AssertionError
 
 

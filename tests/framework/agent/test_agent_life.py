@@ -112,9 +112,12 @@ async def test_an_unhealthy_device_is_tainted_and_comes_back(world: World) -> No
             await agent.prepare(wanted.key, reading(wanted))
 
         world.driver.broken.clear()
-        agent._offering._check.set()
+        agent._scanner.wake.set()  # the list stays as it was
 
         await until(agent, lambda o: o.find("radio1").claimable)  # type: ignore[union-attr]
+        world.driver.broken.add("radio0")
+        agent._scanner.wake.set()
+        await until(agent, lambda o: not o.find("radio0").claimable)  # type: ignore[union-attr]
 
 
 class _Policy:

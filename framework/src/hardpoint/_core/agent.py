@@ -241,7 +241,7 @@ class HardpointAgent:
         )
 
     def _on_listing(self, driver: str) -> None:
-        self._offering.touch()
+        self._offering.listed()
         listing = self._scanner.listings[driver]
         if not listing.stale:
             self._relay.soon(functools.partial(self._keep_listing, driver, listing))

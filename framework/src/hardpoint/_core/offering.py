@@ -77,6 +77,15 @@ class Offering:
         """Make the offer again: something it is made of may have changed."""
         self._dirty.set()
 
+    def listed(self) -> None:
+        """Make the offer again, and ask how the devices are: a driver has answered.
+
+        The hint may have meant a fault (an NVML event, a link that is lost): then the list is as it
+        was, and only ``check_device`` knows.
+        """
+        self.touch()
+        self._check.set()
+
     async def completed(self) -> Offer:
         """Wait for the first whole offer."""
         while not self.offer.complete:
