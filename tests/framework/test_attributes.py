@@ -102,6 +102,20 @@ def test_two_spellings_of_one_name_are_one_attribute() -> None:
     assert [p.field for p in problems] == ["attribute x"]
 
 
+@pytest.mark.field_case("E05")
+def test_two_spellings_of_one_capacity_are_one_and_it_is_said() -> None:
+    device = Device(
+        name="d",
+        kind="k",
+        capacity={"vf-s": Capacity(value="4"), "h.dev/vf_s": Capacity(value="8")},
+    )
+
+    published, problems = publishable(device, "h.dev")
+
+    assert {name: amount.value for name, amount in published.capacity.items()} == {"vf_s": "4"}
+    assert [p.field for p in problems] == ["capacity vf_s"]
+
+
 def test_at_most_32_attributes_and_capacities_together() -> None:
     device = Device(
         name="d",

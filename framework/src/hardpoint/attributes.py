@@ -166,11 +166,18 @@ def semver(value: str) -> Version | None:
 def _capacities(
     capacity: Mapping[str, Capacity], dra_driver: str, problems: list[BadValue]
 ) -> Iterator[tuple[str, Capacity]]:
+    seen: set[str] = set()
     for name, amount in list(capacity.items())[:MOST_ENTRIES]:
         try:
-            yield attribute_name(name, dra_driver), _quantity(name, amount)
+            canonical, usable = attribute_name(name, dra_driver), _quantity(name, amount)
         except BadValue as problem:
             problems.append(problem)
+            continue
+        if canonical in seen:
+            problems.append(BadValue(f"capacity {canonical}", "twice", "each name once"))
+            continue
+        seen.add(canonical)
+        yield canonical, usable
 
 
 def _quantity(name: str, amount: Capacity) -> Capacity:
