@@ -452,7 +452,16 @@ class Hold:
     ``device`` is what the driver published when it was taken, also when it is gone by now.
     """
 
-    __slots__ = ("_store", "claim", "device", "remembered", "request", "share_id", "state")
+    __slots__ = (
+        "_store",
+        "claim",
+        "consumed",
+        "device",
+        "remembered",
+        "request",
+        "share_id",
+        "state",
+    )
 
     def __init__(
         self,
@@ -461,12 +470,15 @@ class Hold:
         device: Device,
         request: str,
         share_id: str = "",
+        consumed: Mapping[str, str] | None = None,
         state: HoldState = HoldState.PREPARING,
         remembered: Mapping[str, Any] | None = None,
         store: Any = None,
     ) -> None:
         self.claim, self.device, self.request = claim, device, request
         self.share_id, self.state = share_id, state
+        self.consumed: Mapping[str, str] = freeze(consumed)
+        """What it has of a shared device's capacity, by name: ``{"memory": "4Gi"}``."""
         self.remembered: Mapping[str, Any] = freeze(remembered)
         """What ``remember`` kept, also after a restart of the agent or of the node."""
         self._store = store

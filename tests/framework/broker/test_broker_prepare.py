@@ -349,6 +349,7 @@ async def test_a_claim_with_none_of_our_devices_is_prepared_with_nothing(world: 
         assert (world.files(), broker.holds()) == ([], ())
 
 
+@pytest.mark.field_case("D10")
 async def test_two_drivers_of_one_vendor_share_a_claims_file(world: World) -> None:
     gpu = Domain("gpu.hardpoint.dev", "hardpoint.dev", "hardpoint.dev")
     world.add(Device(name="gpu-0", kind="gpu", driver="plain"), gpu)
@@ -566,6 +567,54 @@ async def test_policies_add_environment_but_never_over_the_drivers_own(world: Wo
         assert len(world.told("annotation-refused")) == 1
 
 
+async def test_a_policy_sees_what_the_driver_remembered_at_first_as_it_does_later(
+    world: World,
+) -> None:
+    class Notes:
+        def annotate_delivery(self, hold: Hold) -> Addition:
+            return Addition(env={"WAS": str(hold.remembered.get("was"))})
+
+    world.hooks.policies = {"notes": Notes()}
+    async with world.broker() as broker:
+        wanted = claim("u1", "card-a")
+        await prepare(broker, wanted)
+        first = world.file("u1")
+        assert "WAS=blank" in devices_of(first)["u1-card-a"]["env"]
+
+        await prepare(broker, wanted)
+
+        assert world.file("u1") == first
+
+
+async def test_a_driver_and_a_policy_see_how_much_of_a_shared_device_a_hold_has(
+    world: World,
+) -> None:
+    seen: list[tuple[str, object]] = []
+
+    class Pool:
+        def prepare_device(self, hold: Hold) -> None:
+            seen.append(("prepare", dict(hold.consumed)))
+
+        def unprepare_device(self, hold: Hold) -> None:
+            seen.append(("unprepare", dict(hold.consumed)))
+
+    class Notes:
+        def annotate_delivery(self, hold: Hold) -> Addition:
+            return Addition(env={"MEMORY": hold.consumed["memory"]})
+
+    world.hooks.drivers["pool"], world.hooks.policies = Pool(), {"notes": Notes()}
+    world.add(Device(name="pool", kind="x", shareable=True, driver="pool"))
+    half = {"memory": "5Gi"}
+    wanted = claim("u1", "pool", share_id="s1", consumed=half)
+    async with world.broker() as broker:
+        await prepare(broker, wanted)
+        assert "MEMORY=5Gi" in devices_of(world.file("u1"))["u1-pool-s1"]["env"]
+    async with world.broker() as broker:
+        await broker.unprepare(wanted.key)
+
+    assert seen == [("prepare", half), ("unprepare", half)]
+
+
 async def test_nodes_that_only_preparing_makes_are_parts_of_the_hold_too(world: World) -> None:
     class Partitions:
         made = False
@@ -612,7 +661,7 @@ async def test_a_full_cdi_directory_fails_the_claim_and_leaves_nothing(world: Wo
 # -- order ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.field_case("B19")
+@pytest.mark.field_case("B19", "K02")
 async def test_different_claims_never_wait_for_each_other(world: World) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu!374: prepare(A) waits for what prepare(B) does."""
     came = anyio.Event()

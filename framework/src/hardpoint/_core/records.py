@@ -93,6 +93,7 @@ class Record:
             device=self.device,
             request=self.allotment.request,
             share_id=self.allotment.share_id,
+            consumed=self.allotment.consumed,
             state=self.state,
             remembered=self.remembered,
             store=store,

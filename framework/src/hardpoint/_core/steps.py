@@ -104,6 +104,8 @@ class Steps:
             parameters=parameters,
             hold=hold,
         )
+        if self.hooks.implements(device.driver, PREPARE):  # policies see what it has remembered
+            record = await self._as_remembered(record)
         return await self.compose(record, device, parameters)
 
     async def compose(self, record: Record, device: Device, parameters: Any) -> Result:
