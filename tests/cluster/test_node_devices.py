@@ -41,6 +41,7 @@ def test_a_device_that_is_unplugged_while_held_stays_tainted_and_unhealthy(
     world.until_published(WHOLE - {ADAPTER})
 
 
+@pytest.mark.field_case("G16", "G24")
 @pytest.mark.usefixtures("modern")
 def test_a_device_that_comes_back_under_other_numbers_is_what_the_next_container_gets(
     world: World, namespace: Namespace
@@ -143,6 +144,7 @@ def test_an_init_container_has_the_device_before_the_others(namespace: Namespace
     assert namespace.log("p", "init") == namespace.run("p", "ls", "/dev/dri")
 
 
+@pytest.mark.field_case("H01")
 def test_a_user_who_is_not_root_can_open_what_it_was_given(namespace: Namespace) -> None:
     namespace.create(pods.claim("gpu", gpu="gpu-render"))
     user = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True}

@@ -27,6 +27,7 @@ async def _delivers(node: EndToEnd, pod: Pod, *paths: str) -> None:
     await node.eventually(true)
 
 
+@pytest.mark.field_case("G16")
 async def test_the_file_of_a_held_claim_follows_a_replug(node: EndToEnd) -> None:
     pod, uid = node.claim("zigbee", ADAPTER)
     async with node.agent() as agent:

@@ -223,6 +223,7 @@ _GUIDE = (RENDER, DISPLAY, "pci-0000-00-02-0-i2c-dev")
 # -- without an API server ------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("I05")
 @pytest.mark.parametrize("restart", [_agent, _kubelet_without_memory], ids=["agent", "kubelet"])
 async def test_a_known_claim_lives_on_while_the_api_server_is_away(
     node: EndToEnd, restart: Restart

@@ -133,6 +133,7 @@ def _without(attributes: dict[str, Any], names: set[str]) -> dict[str, Any]:
 # -- what a claim delivers ------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("D10", "H08")
 @pytest.mark.parametrize(
     ("device", "paths"),
     [

@@ -31,6 +31,7 @@ def test_absent_is_never_empty_or_false() -> None:
     assert found == {"kind": "k", "displayNode": True, "zero": 0}
 
 
+@pytest.mark.field_case("E01")
 def test_text_is_cut_at_64_bytes_on_a_character_border() -> None:
     assert text("ä" * 40) == "ä" * 32
     assert text("x" + "ä" * 40) == "x" + "ä" * 31
@@ -71,6 +72,7 @@ def test_a_version_that_is_none_is_published_as_text() -> None:
     assert _published(firmware=Version("1.2.3.4"))["firmware"] == "1.2.3.4"
 
 
+@pytest.mark.field_case("E04")
 @pytest.mark.parametrize(
     ("name", "canonical"),
     [
@@ -85,6 +87,7 @@ def test_attribute_names_have_one_spelling(name: str, canonical: str) -> None:
     assert attribute_name(name, "hardpoint.dev") == canonical
 
 
+@pytest.mark.field_case("E05")
 @pytest.mark.parametrize("name", ["", "a/b/c", "UPPER.example/x", f"{'d' * 64}.example/x", "/x"])
 def test_a_name_that_cannot_be_mended_is_left_out_and_said(name: str) -> None:
     device, problems = publishable(Device(name="d", kind="k", attributes={name: "v"}), "h.dev")
@@ -93,6 +96,7 @@ def test_a_name_that_cannot_be_mended_is_left_out_and_said(name: str) -> None:
     assert len(problems) == 1
 
 
+@pytest.mark.field_case("E05")
 def test_two_spellings_of_one_name_are_one_attribute() -> None:
     device = Device(name="d", kind="k", attributes={"x": 1, "h.dev/x": 2})
 
@@ -116,6 +120,7 @@ def test_two_spellings_of_one_capacity_are_one_and_it_is_said() -> None:
     assert [p.field for p in problems] == ["capacity vf_s"]
 
 
+@pytest.mark.field_case("E06")
 def test_at_most_32_attributes_and_capacities_together() -> None:
     device = Device(
         name="d",

@@ -69,6 +69,7 @@ def test_a_link_that_leads_nowhere_is_no_device(machine: FakeMachine) -> None:
     assert not found.unread
 
 
+@pytest.mark.field_case("G08")
 def test_text_that_is_not_utf_8_or_too_long_is_made_fit(machine: FakeMachine) -> None:
     bad(machine).set(modalias=b"pci:\xff\xfe\x00\n\x1b[31m" + b"x" * 3000, revision=b"\xff" * 8)
 

@@ -148,6 +148,7 @@ def test_what_the_kernel_does_not_know_is_absent(tmp_path: Path) -> None:
     assert not device.capacity
 
 
+@pytest.mark.field_case("G06", "G07")
 @pytest.mark.parametrize(
     ("numa", "node"), [("1", 1), ("-1", None), (None, None), ("7", None), ("rubbish", None)]
 )

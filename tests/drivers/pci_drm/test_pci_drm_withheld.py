@@ -113,7 +113,7 @@ def test_a_function_whose_every_node_the_machine_uses_says_which(machine: FakeMa
     assert "/dev/tpm0, /dev/tpmrm0: the TPM" in withheld.reason
 
 
-@pytest.mark.field_case("B20")
+@pytest.mark.field_case("B20", "G20")
 def test_a_node_that_comes_late_is_published_then(machine: FakeMachine) -> None:
     gpu = machine.pci("0000:0a:00.0", klass="030000", driver="amdgpu")
     before = look(machine.node())

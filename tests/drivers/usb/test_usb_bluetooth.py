@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from usb_seen import Seen
 
 from hardpoint import Device, exclusive
@@ -30,6 +31,7 @@ def _paths(device: Device) -> list[str]:
     return [node.path for node in device.nodes]
 
 
+@pytest.mark.field_case("H06")
 def test_a_controller_with_two_interfaces_is_one_device(machine: FakeMachine, look: Look) -> None:
     _adapter(machine)
 
@@ -51,6 +53,7 @@ def test_what_is_connected_to_it_is_not_the_adapters(machine: FakeMachine, look:
     assert _paths(look().devices["usb-1-6-1-0"]) == ["/dev/bus/usb/001/002"]
 
 
+@pytest.mark.field_case("H04")
 def test_its_stack_can_make_input_devices_before_they_exist(
     machine: FakeMachine, look: Look
 ) -> None:

@@ -47,6 +47,7 @@ def _interfaces(draw: st.DrawFn) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.field_case("G08")
 @given(
     strings=st.fixed_dictionaries(
         dict.fromkeys(

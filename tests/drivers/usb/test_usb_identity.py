@@ -148,6 +148,7 @@ def test_udevs_name_is_published_where_it_leads_to_the_device(
     assert look().devices["usb-1-1-1-0"].attributes["byId"] == "usb-Acme_A1-if00-port0"
 
 
+@pytest.mark.field_case("G11")
 def test_a_name_that_two_devices_want_is_nobodys(machine: FakeMachine, look: Look) -> None:
     for minor, port in enumerate(("1-1", "1-2")):
         _serial(machine, port, "A1")

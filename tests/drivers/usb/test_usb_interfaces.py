@@ -17,6 +17,7 @@ def _paths(nodes: tuple[DeviceNode, ...]) -> list[str]:
     return [node.path for node in nodes]
 
 
+@pytest.mark.field_case("G03")
 def test_a_serial_adapter_is_published_with_all_that_is_known(
     machine: FakeMachine, look: Look
 ) -> None:
@@ -125,6 +126,7 @@ def test_class_codes_are_read_from_their_files_where_the_modalias_is_odd(
     ]
 
 
+@pytest.mark.field_case("G20")
 def test_an_interface_without_a_modalias_is_on_its_way_and_not_listed(
     machine: FakeMachine, look: Look
 ) -> None:

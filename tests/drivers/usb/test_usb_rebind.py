@@ -46,6 +46,7 @@ def _prepared(
     return hold
 
 
+@pytest.mark.field_case("H06")
 def test_the_driver_is_bound_again_when_the_claim_ends(machine: FakeMachine, look: Look) -> None:
     interface, bind = _ups(machine), _bind_file(machine)
     hold = _prepared(machine, look().devices["usb-3-4-1-0"])

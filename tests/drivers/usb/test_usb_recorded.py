@@ -140,6 +140,7 @@ def test_the_nested_adapter_of_desktop_in_full(recorded: Recorded) -> None:
     }
 
 
+@pytest.mark.field_case("G11")
 def test_usbzoo(recorded: Recorded) -> None:
     seen = see(recorded("usbzoo"))
 
@@ -299,6 +300,7 @@ def test_plugging_changes_what_was_plugged_and_nothing_else(scratch: Path, name:
         before = now
 
 
+@pytest.mark.field_case("G16")
 def test_a_replugged_device_has_its_name_and_attributes_and_another_usbfs_node(
     scratch: Path,
 ) -> None:

@@ -131,6 +131,7 @@ def test_without_an_entry_it_is_a_serial_line(machine: FakeMachine, look: Look) 
     ]
 
 
+@pytest.mark.field_case("G15")
 @pytest.mark.parametrize(
     ("wanted", "matches"), [("v12", True), ("v13", False), (None, True)], ids=str
 )
@@ -144,6 +145,7 @@ def test_an_entry_may_mean_one_unit(
     assert names == ([] if matches else ["usb-2-1-1-0"])
 
 
+@pytest.mark.field_case("G15")
 def test_an_entry_with_a_serial_does_not_mean_a_unit_that_has_none(
     machine: FakeMachine, look: Look
 ) -> None:

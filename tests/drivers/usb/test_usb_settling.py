@@ -174,6 +174,7 @@ async def test_a_scan_before_udev_looked_is_followed_by_another(
     assert hints.count == int(not there)
 
 
+@pytest.mark.field_case("G03")
 def test_without_udev_nothing_is_waited_for(machine: FakeMachine) -> None:
     machine.usb("1-2").attribute("power/connected_duration", 80).interface(
         0, driver="ftdi_sio"

@@ -108,6 +108,7 @@ def test_an_interface_that_a_program_took_from_its_driver_is_not_offered(
 # -- a driver may still come -----------------------------------------------------------------------
 
 
+@pytest.mark.field_case("G20")
 @pytest.mark.parametrize(
     ("milliseconds", "taints"), [(1200, (MAY_BIND,)), (5000, ()), (900000, ())]
 )

@@ -6,6 +6,7 @@ import logging
 import threading
 
 import anyio
+import pytest
 
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.loopwatch import LoopWatch
@@ -28,6 +29,7 @@ def a_plugin_that_blocks(until: threading.Event) -> bool:
     return until.wait(10)
 
 
+@pytest.mark.field_case("K05")
 async def test_a_plugin_that_blocks_the_loop_is_named_while_it_does_and_afterwards() -> None:
     board, heard = FaultBoard(), _Heard()
     said = anyio.Event()

@@ -90,6 +90,7 @@ async def test_a_number_that_another_claim_has_is_not_delivered_to_a_second(worl
         assert minors(world, "u1") == [7]
 
 
+@pytest.mark.field_case("G21")
 async def test_two_held_cards_whose_numbers_were_swapped_both_get_their_own(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a"))
@@ -210,6 +211,7 @@ async def test_what_a_file_still_delivers_stays_its_claims_while_it_is_prepared_
             await prepare(broker, claim("u2", "rival"))
 
 
+@pytest.mark.field_case("D08")
 async def test_a_file_never_delivers_numbers_of_another_boot(world: World) -> None:
     """One of a claim's two drivers is late after a reboot: its numbers are not known yet."""
     node = DeviceNode(path="/dev/plain", major=MAJOR, minor=8)

@@ -43,6 +43,7 @@ async def test_a_restart_finds_its_holds_and_prepares_nothing_again(world: World
             await prepare(broker, claim("u2", "card-a"))
 
 
+@pytest.mark.field_case("D04")
 async def test_a_lost_cdi_file_is_back_before_anything_is_registered(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a"))
@@ -54,7 +55,7 @@ async def test_a_lost_cdi_file_is_back_before_anything_is_registered(world: Worl
         assert world.cards.calls == ["prepare card-a"]
 
 
-@pytest.mark.field_case("C06", "C13")
+@pytest.mark.field_case("C06", "C13", "D04")
 async def test_a_reboot_makes_every_hold_true_again(world: World) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu#951: a reboot is not a restart of the plugin."""
     async with world.broker() as broker:
@@ -181,6 +182,7 @@ async def test_temporary_files_of_a_process_that_died_are_removed_and_no_others(
 # -- refresh --------------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("D05")
 async def test_a_refresh_follows_new_node_numbers(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a"))
@@ -560,6 +562,7 @@ async def test_a_refresh_that_fails_twice_is_tried_a_third_time(world: World) ->
         assert '"minor": 7' in world.file("u1")
 
 
+@pytest.mark.field_case("I05")
 @pytest.mark.parametrize("jump", [-10 * 365 * 86400.0, 3600.0])
 async def test_a_clock_that_jumps_does_not_stop_what_is_retried(world: World, jump: float) -> None:
     world.cards.releases = True

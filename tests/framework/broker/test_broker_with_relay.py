@@ -112,6 +112,7 @@ async def test_an_unprepare_waits_for_the_prepare_that_still_runs(
         assert broker.holds() == ()
 
 
+@pytest.mark.field_case("K05")
 async def test_the_loop_is_never_blocked(tmp_path: Path, slow: type[Slow]) -> None:
     slow.go.set()
     guard = BlockBuster("hardpoint._core")

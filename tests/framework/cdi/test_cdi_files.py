@@ -28,6 +28,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
+@pytest.mark.field_case("D01")
 def test_the_file_and_its_directory_can_be_read_by_the_runtime(files: CdiDirectory) -> None:
     umask = os.umask(0o077)
     try:
@@ -50,6 +51,7 @@ def test_the_same_content_is_not_written_again(files: CdiDirectory) -> None:
     assert files.file(VENDOR, "u1").stat().st_ino != before.st_ino
 
 
+@pytest.mark.field_case("D01")
 def test_a_reader_never_sees_half_a_file(files: CdiDirectory) -> None:
     """kubernetes-sigs/dra-driver-cpu!31: the runtime reads on every event of the directory."""
     files.write(VENDOR, "u1", ONE)
@@ -88,7 +90,7 @@ def test_a_bad_spec_leaves_the_old_file(files: CdiDirectory) -> None:
     assert files.file(VENDOR, "u1").read_bytes() == good
 
 
-@pytest.mark.field_case("C10")
+@pytest.mark.field_case("C10", "D01")
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     """kubernetes/kubernetes#94305; the size limit makes write(2) fail as a full disk does."""
     script = """

@@ -75,6 +75,7 @@ def test_what_an_old_runtime_cannot_read_is_left_out_for_it() -> None:
         version(delivery, "0.9.9")
 
 
+@pytest.mark.field_case("D07")
 def test_a_node_carries_all_that_a_daemon_reload_needs() -> None:
     node = DeviceNode(
         path="/dev/in",
@@ -103,6 +104,7 @@ def test_a_node_without_numbers_is_not_written() -> None:
         cdi.spec(VENDOR, [("u-x", Delivery(nodes=(DeviceNode(path="/dev/x"),)))])
 
 
+@pytest.mark.field_case("D07", "H01")
 def test_the_host_fills_in_numbers_mode_and_group(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.put("/dev/x", 5, gid=993)
@@ -121,6 +123,7 @@ def test_the_host_fills_in_numbers_mode_and_group(tmp_path: Path) -> None:
     assert cdi.groups(cdi.resolve(given_, node)) == [993]
 
 
+@pytest.mark.field_case("D03", "D05")
 def test_a_device_never_has_empty_edits() -> None:
     assert edits(Delivery()) == {
         "name": "u-x",
@@ -231,6 +234,7 @@ def test_the_good_spec_of_these_tests_is_good() -> None:
     check(GOOD)
 
 
+@pytest.mark.field_case("D05")
 @pytest.mark.parametrize(
     ("path", "value"),
     [

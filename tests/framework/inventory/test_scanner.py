@@ -181,6 +181,7 @@ async def test_what_was_listed_before_a_restart_stands_until_the_driver_answers(
         assert not scanner.listings["slow"].stale
 
 
+@pytest.mark.field_case("G20")
 async def test_settling_waits_for_quiet_but_not_longer_than_its_ceiling() -> None:
     wake = Wake()
     wake.set()

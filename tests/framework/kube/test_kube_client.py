@@ -332,6 +332,7 @@ async def test_no_service_account_is_said_so(
 # -- credentials ----------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("I01", "I02")
 async def test_a_rotated_token_is_read_again(server: FakeApiServer, tmp_path: Path) -> None:
     # kubernetes-client/python issue 1768: clients that read the projected token once fail after
     # an hour.
@@ -349,6 +350,7 @@ async def test_a_rotated_token_is_read_again(server: FakeApiServer, tmp_path: Pa
     assert [seen.status for seen in server.requests] == [200, 200]
 
 
+@pytest.mark.field_case("I01", "I02")
 async def test_a_refused_token_is_read_again_once_though_its_file_looks_the_same(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
@@ -369,6 +371,7 @@ async def test_a_refused_token_is_read_again_once_though_its_file_looks_the_same
     assert len(server.requests) == 5
 
 
+@pytest.mark.field_case("I01")
 async def test_a_token_that_vanished_is_used_a_little_longer(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
@@ -382,6 +385,7 @@ async def test_a_token_that_vanished_is_used_a_little_longer(
         assert (await kube.get(NODES, "node-a"))["kind"] == "Node"
 
 
+@pytest.mark.field_case("I03")
 async def test_a_kubeconfig_is_read_again_when_it_changes(
     server: FakeApiServer, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_describing_walk_needs_no_second_one(node: Node) -> None:
     assert seen == ["a", "b", "c"]
 
 
+@pytest.mark.field_case("G10")
 def test_an_entry_that_vanishes_while_it_is_read_is_gone_not_unread(node: Node) -> None:
     def publish() -> Iterator[Device]:
         for card in node.each("class/acme"):

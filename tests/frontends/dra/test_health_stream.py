@@ -51,6 +51,7 @@ async def test_every_device_is_told_with_its_pool_state_and_message(
     assert {one.last_updated_time for one in message.devices} == {1234}
 
 
+@pytest.mark.field_case("K03")
 async def test_a_change_is_told_at_once_with_the_whole_list(short_path: Any) -> None:
     agent = FakeAgent(short_path)
     agent.show(device("a"), device("b"))
@@ -64,6 +65,7 @@ async def test_a_change_is_told_at_once_with_the_whole_list(short_path: Any) -> 
     assert _told(message) == {"a": (2, "fell off the bus"), "b": (1, "")}
 
 
+@pytest.mark.field_case("K03")
 async def test_without_a_change_it_is_told_again(short_path: Any) -> None:
     agent = FakeAgent(short_path)
     agent.show(device("a"))

@@ -109,6 +109,7 @@ async def test_every_uid_has_one_entry_and_there_is_no_other(
     assert sorted(work.seen) == [(what.lower(), uid) for uid in ("1", "2", "3")]
 
 
+@pytest.mark.field_case("K04")
 @pytest.mark.parametrize("what", ["Prepare", "Unprepare"])
 async def test_one_bad_claim_costs_no_other(what: str) -> None:
     work = Work()
@@ -156,7 +157,7 @@ async def test_an_error_becomes_a_sentence_for_the_pods_events(
     assert "claim=default/claim-1 uid=1" in caplog.text
 
 
-@pytest.mark.field_case("B19")
+@pytest.mark.field_case("B19", "K02")
 async def test_claims_do_not_wait_for_each_other() -> None:
     """Preparing one may need what preparing another brings (dra-driver-nvidia-gpu pull 374)."""
     work, came = Work(), anyio.Event()

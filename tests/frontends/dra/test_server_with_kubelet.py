@@ -122,7 +122,7 @@ async def test_a_pod_gets_the_device_it_was_allocated_and_gives_it_back(
     assert list((world.root / "cdi").iterdir()) == []
 
 
-@pytest.mark.field_case("B03")
+@pytest.mark.field_case("B03", "K04")
 async def test_devices_are_published_and_come_back_when_the_kubelet_wiped_them(
     world: World,
 ) -> None:
@@ -134,6 +134,7 @@ async def test_devices_are_published_and_come_back_when_the_kubelet_wiped_them(
         await world.server.until(lambda: len(world.server.items("resourceslices")) == 1)
 
 
+@pytest.mark.field_case("K04")
 async def test_nothing_is_published_before_the_kubelet_can_prepare_it(world: World) -> None:
     """A pod bound to a kubelet that does not know the driver waits 8 s for another try."""
     await world.kubelet.stop()
@@ -235,7 +236,7 @@ async def test_a_claim_made_anew_under_its_name_is_told_from_the_old_one(world: 
 # -- without an API server ------------------------------------------------------------------------
 
 
-@pytest.mark.field_case("B16")
+@pytest.mark.field_case("B16", "I05")
 async def test_a_known_claim_is_answered_and_ended_while_the_api_server_is_down(
     world: World,
 ) -> None:
@@ -266,7 +267,7 @@ async def test_an_unknown_claim_is_unprepared_at_once(world: World) -> None:
     assert answer.claims["unknown"].error == ""
 
 
-@pytest.mark.field_case("A01")
+@pytest.mark.field_case("A01", "I05")
 async def test_without_any_api_server_the_kubelet_is_served_and_the_fault_named(
     world: World,
 ) -> None:

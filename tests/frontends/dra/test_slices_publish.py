@@ -155,6 +155,7 @@ async def test_a_claim_that_holds_a_device_costs_no_look_at_the_pool(stage: Stag
     assert len(looks) > 0
 
 
+@pytest.mark.field_case("E06")
 async def test_one_unplug_of_300_devices_rewrites_one_slice(stage: Stage) -> None:
     devices = many(300)
     await stage.offer(*devices)
@@ -165,6 +166,7 @@ async def test_one_unplug_of_300_devices_rewrites_one_slice(stage: Stage) -> Non
     assert stamps(stage.server) == {(1, 3)}
 
 
+@pytest.mark.field_case("K01")
 async def test_a_change_of_several_slices_is_a_new_generation(stage: Stage) -> None:
     await stage.offer(*many(128))
     await stage.offer(*many(300))
@@ -510,6 +512,7 @@ async def test_a_server_that_is_away_is_waited_for(stage: Stage, server: FakeApi
     assert published_devices(server) == ["gpu-0", "gpu-1"]
 
 
+@pytest.mark.field_case("I05")
 async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
     # dranet issue 322: the API server may be away when we start.
     async with FakeApiServer() as server:
@@ -723,6 +726,7 @@ async def test_a_server_that_changes_what_it_stores_is_not_fought(
 TOO_LONG = {"model": "x" * 65}
 
 
+@pytest.mark.field_case("E08")
 async def test_one_refused_device_does_not_hide_the_others(stage: Stage) -> None:
     # kubernetes pull request 142218: a refused slice hid every device of its node.
     await stage.offer(*many(5), offered("odd", attributes=TOO_LONG))
@@ -754,6 +758,7 @@ async def test_a_refused_device_that_leaves_is_no_fault_any_more(stage: Stage) -
     assert stage.publisher.published.refused == {}
 
 
+@pytest.mark.field_case("E08")
 async def test_where_the_server_names_no_field_the_culprits_are_found_by_trial(
     stage: Stage,
 ) -> None:
@@ -765,6 +770,7 @@ async def test_where_the_server_names_no_field_the_culprits_are_found_by_trial(
     assert len(stage.server.writes()) == 1
 
 
+@pytest.mark.field_case("E08")
 async def test_many_refused_devices_in_many_slices_cost_only_themselves(stage: Stage) -> None:
     odd = [offered(f"odd-{n}", attributes=TOO_LONG) for n in range(40)]
     await stage.offer(*many(300), *odd)

@@ -117,6 +117,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.field_case("E06")
 @given(STEPS)
 def test_whatever_comes_and_goes_every_slice_is_within_the_limits(
     steps: list[dict[str, bool]],
