@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hardpoint.testing.api_server import FakeApiServer
     from hardpoint.testing.driver_contract import DriverContract
     from hardpoint.testing.driver_under_test import DriverUnderTest, claim_for, hold_on
+    from hardpoint.testing.durable import DurableRun, walk
     from hardpoint.testing.frontend_contract import FrontendContract
     from hardpoint.testing.kubelet import FakeKubelet, Pod
     from hardpoint.testing.sysfs import FakeMachine
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "DriverContract": "driver_contract",
     "DriverUnderTest": "driver_under_test",
+    "DurableRun": "durable",
     "FakeAgent": "agent",
     "FakeApiServer": "api_server",
     "FakeKubelet": "kubelet",
@@ -28,11 +30,13 @@ _WHERE = {
     "Pod": "kubelet",
     "claim_for": "driver_under_test",
     "hold_on": "driver_under_test",
+    "walk": "durable",
 }
 
 __all__ = [
     "DriverContract",
     "DriverUnderTest",
+    "DurableRun",
     "FakeAgent",
     "FakeApiServer",
     "FakeKubelet",
@@ -41,6 +45,7 @@ __all__ = [
     "Pod",
     "claim_for",
     "hold_on",
+    "walk",
 ]
 
 

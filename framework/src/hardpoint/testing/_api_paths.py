@@ -9,7 +9,7 @@ from typing import Any
 
 from hardpoint.testing._api_http import HttpAnswer, HttpRequest
 from hardpoint.testing._api_status import ApiProblem, Json
-from hardpoint.testing._api_verbs import CLAIMS, GROUP, KINDS, PODS
+from hardpoint.testing._api_verbs import CLAIMS, GROUP, KINDS, PODS, TAINT_RULES
 from hardpoint.testing._api_watch import Target
 
 
@@ -146,7 +146,7 @@ def _listed(group: str) -> Iterator[Json]:
         if kind.group == group:
             plain: Json = {"name": kind.plural, "kind": kind.name, "namespaced": kind.namespaced}
             yield {**plain, "singularName": kind.name.lower(), "verbs": verbs}
-            if kind in (CLAIMS, PODS) or kind.plural == "nodes":
+            if kind in (CLAIMS, PODS, TAINT_RULES) or kind.plural == "nodes":
                 yield {
                     **plain,
                     "name": f"{kind.plural}/status",

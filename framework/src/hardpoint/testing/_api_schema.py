@@ -1,25 +1,19 @@
-"""The shapes of resource.k8s.io for the fake API server: fields, versions, feature gates.
-
-A real server decodes JSON into Go structs: unknown fields are dropped, wrong types refused with 400
-and no field path, quantities stored in one spelling. It then drops fields whose gate is off.
-"""
+"""The shapes of objects for the fake API server: which fields a kind has, and of which types."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from hardpoint.errors import BadValue
-from hardpoint.quantity import canonical
-from hardpoint.testing._api_status import ApiProblem, Json
-
 Schema: TypeAlias = Any
-"""A dict of fields, a list of one schema, ``("map", schema)``, or one of the words below."""
+"""A dict of fields, a list of one schema, ``("map", schema)``, or a word.
 
-_WORDS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "raw": (dict,)}
+Words: ``str``; ``text``, which is left out when empty; ``bool``; ``int``; ``time``; ``raw`` for any
+object; ``quantity``; ``amount``, a quantity that is 0 when it is not said; ``pointer``, one that is
+shown as null then.
+"""
 
-_COUNTERS = ("map", {"value": "quantity"})
+_COUNTERS = ("map", {"value": "amount"})
 _NODE_SELECTOR: Schema = {
     "nodeSelectorTerms": [
         {
@@ -28,12 +22,12 @@ _NODE_SELECTOR: Schema = {
         }
     ]
 }
-_TAINT = {"key": "str", "value": "str", "effect": "str", "timeAdded": "str"}
+_TAINT = {"key": "str", "value": "text", "effect": "text", "timeAdded": "time"}
 _TOLERATION = {
-    "key": "str",
-    "operator": "str",
-    "value": "str",
-    "effect": "str",
+    "key": "text",
+    "operator": "text",
+    "value": "text",
+    "effect": "text",
     "tolerationSeconds": "int",
 }
 _ATTRIBUTE = {
@@ -47,14 +41,14 @@ _ATTRIBUTE = {
     "versions": ["str"],
 }
 _POLICY = {
-    "default": "quantity",
+    "default": "pointer",
     "validValues": ["quantity"],
     "validRange": {"min": "quantity", "max": "quantity", "step": "quantity"},
 }
 _DEVICE = {
     "name": "str",
     "attributes": ("map", _ATTRIBUTE),
-    "capacity": ("map", {"value": "quantity", "requestPolicy": _POLICY}),
+    "capacity": ("map", {"value": "amount", "requestPolicy": _POLICY}),
     "consumesCounters": [{"counterSet": "str", "counters": _COUNTERS}],
     "nodeName": "str",
     "nodeSelector": _NODE_SELECTOR,
@@ -106,11 +100,19 @@ _RESULT = {
     "shareID": "str",
     "consumedCapacity": ("map", "quantity"),
 }
+_CONDITION = {
+    "type": "str",
+    "status": "str",
+    "observedGeneration": "int",
+    "lastTransitionTime": "time",
+    "reason": "str",
+    "message": "str",
+}
 _CLAIM_STATUS = {
     "allocation": {
         "devices": {"results": [_RESULT], "config": [{"source": "str", **_CONFIG}]},
         "nodeSelector": _NODE_SELECTOR,
-        "allocationTimestamp": "str",
+        "allocationTimestamp": "time",
     },
     "reservedFor": [{"apiGroup": "str", "resource": "str", "name": "str", "uid": "str"}],
     "devices": [
@@ -119,7 +121,7 @@ _CLAIM_STATUS = {
             "pool": "str",
             "device": "str",
             "shareID": "str",
-            "conditions": ["raw"],
+            "conditions": [_CONDITION],
             "data": "raw",
             "networkData": {"interfaceName": "str", "ips": ["str"], "hardwareAddress": "str"},
         }
@@ -132,207 +134,32 @@ _CLASS = {
 }
 _TEMPLATE = {"metadata": "raw", "spec": _CLAIM}
 
+_TAINT_RULE = {
+    "deviceSelector": {"driver": "str", "pool": "str", "device": "str"},
+    "taint": _TAINT,
+}
+METADATA: Schema = {
+    **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion"), "text"),
+    **dict.fromkeys(("generation", "deletionGracePeriodSeconds"), "int"),
+    **dict.fromkeys(("creationTimestamp", "deletionTimestamp"), "time"),
+    "labels": ("map", "str"),
+    "annotations": ("map", "str"),
+    "finalizers": ["str"],
+    "ownerReferences": [
+        {
+            **dict.fromkeys(("apiVersion", "kind", "name", "uid"), "str"),
+            **dict.fromkeys(("controller", "blockOwnerDeletion"), "bool"),
+        }
+    ],
+    "managedFields": ["raw"],
+}
+"""Every object's; managed fields are the server's own."""
+
 SCHEMAS: Mapping[str, Mapping[str, Schema]] = {
     "ResourceSlice": {"spec": _SLICE},
     "ResourceClaim": {"spec": _CLAIM, "status": _CLAIM_STATUS},
     "ResourceClaimTemplate": {"spec": _TEMPLATE},
     "DeviceClass": {"spec": _CLASS},
+    "DeviceTaintRule": {"spec": _TAINT_RULE, "status": {"conditions": [_CONDITION]}},
 }
 """The parts beside metadata, by kind. Kinds of core v1 are taken as they come."""
-
-
-def decoded(kind: str, body: Json, version: str) -> Json:
-    """Return the object with known fields only, in the shape of v1. Raises a 400."""
-    schema = SCHEMAS.get(kind)
-    if schema is None:
-        return copy.deepcopy(body)
-    upgraded = TO_V1.get(version, _same)(kind, copy.deepcopy(body))
-    kept: Json = {
-        key: upgraded[key] for key in ("apiVersion", "kind", "metadata") if key in upgraded
-    }
-    try:
-        for part, shape in schema.items():
-            if upgraded.get(part) is not None:
-                kept[part] = _conform(upgraded[part], shape)
-    except (BadValue, TypeError) as error:
-        message = f'{kind} in version "{version}" cannot be handled as a {kind}: {error}'
-        raise ApiProblem(400, message) from error
-    return kept
-
-
-def _conform(value: Any, schema: Schema) -> Any:
-    if isinstance(schema, str):
-        return _word(value, schema)
-    if isinstance(schema, list):
-        _need(value, list)
-        return [_conform(item, schema[0]) for item in value]
-    _need(value, dict)
-    if isinstance(schema, tuple):
-        return {key: _conform(item, schema[1]) for key, item in value.items()}
-    return {
-        key: _conform(value[key], shape)
-        for key, shape in schema.items()
-        if value.get(key) is not None
-    }
-
-
-def _word(value: Any, word: str) -> Any:
-    if word == "quantity":
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            _need(value, str)
-        return canonical(str(value).strip())
-    if word == "int":
-        if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-            raise TypeError(f"json: cannot unmarshal {_named(value)} into Go value of type int64")
-        return value
-    _need(value, *_WORDS[word])
-    return value
-
-
-def _need(value: Any, *types: type) -> None:
-    if not isinstance(value, types):
-        names = {str: "string", bool: "bool", dict: "map", list: "slice"}
-        wanted = names[types[0]]
-        raise TypeError(f"json: cannot unmarshal {_named(value)} into Go value of type {wanted}")
-
-
-def _named(value: Any) -> str:
-    names = {str: "string", bool: "bool", dict: "object", list: "array"}
-    return names.get(type(value), "number")
-
-
-# -- versions -------------------------------------------------------------------------------------
-
-
-def _same(kind: str, body: Json) -> Json:
-    return body
-
-
-def _from_v1beta1(kind: str, body: Json) -> Json:
-    """Take devices out of ``basic``, and put what asks for one device into ``exactly``."""
-    if kind == "ResourceSlice":
-        for device in _each(body, "spec", "devices"):
-            basic = device.pop("basic", None)
-            for key in [key for key in device if key != "name"]:
-                del device[key]  # v1beta1 has no such fields beside ``basic``
-            device.update(basic or {})
-    for request in _requests(kind, body):
-        exactly = {key: request.pop(key) for key in _EXACT if key in request}
-        if exactly:
-            request["exactly"] = exactly
-    return body
-
-
-def _to_v1beta1(kind: str, body: Json) -> Json:
-    if kind == "ResourceSlice":
-        for device in _each(body, "spec", "devices"):
-            basic = {key: device.pop(key) for key in [k for k in device if k != "name"]}
-            device["basic"] = basic
-    for request in _requests(kind, body):
-        request.update(request.pop("exactly", {}))
-    return body
-
-
-def _each(body: Any, *path: str) -> list[Json]:
-    for step in path:
-        body = body.get(step) if isinstance(body, dict) else None
-    return [item for item in body if isinstance(item, dict)] if isinstance(body, list) else []
-
-
-def _requests(kind: str, body: Json) -> list[Json]:
-    if kind == "ResourceClaim":
-        return _each(body, "spec", "devices", "requests")
-    if kind == "ResourceClaimTemplate":
-        return _each(body, "spec", "spec", "devices", "requests")
-    return []
-
-
-TO_V1: Mapping[str, Callable[[str, Json], Json]] = {"v1beta1": _from_v1beta1}
-FROM_V1: Mapping[str, Callable[[str, Json], Json]] = {"v1beta1": _to_v1beta1}
-
-
-def encoded(kind: str, body: Json, group: str, version: str) -> Json:
-    """Return a copy of a stored object as a version of its API shows it."""
-    shown = FROM_V1.get(version, _same)(kind, copy.deepcopy(body))
-    return {**shown, "apiVersion": f"{group}/{version}" if group else version, "kind": kind}
-
-
-# -- feature gates --------------------------------------------------------------------------------
-
-GATES: Mapping[str, int] = {
-    "DRAAdminAccess": 34,
-    "DRAPrioritizedList": 34,
-    "DRAResourceClaimDeviceStatus": 33,
-    "DRADeviceTaints": 36,
-    "DRAPartitionableDevices": 36,
-    "DRAConsumableCapacity": 36,
-    "DRADeviceBindingConditions": 36,
-    "DRAListTypeAttributes": 99,
-}
-"""The minor release from which a gate is on by default."""
-
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "DRADeviceTaints": ("taints",),
-    "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
-    "DRAConsumableCapacity": ("allowMultipleAllocations",),
-    "DRADeviceBindingConditions": (
-        "bindsToNode",
-        "bindingConditions",
-        "bindingFailureConditions",
-    ),
-}
-_LISTS = ("ints", "bools", "strings", "versions")
-
-
-def drop_disabled(body: Json, old: Json | None, on: Callable[[str], bool]) -> None:
-    """Remove the fields of a slice whose gate is off; an update keeps what the old object used."""
-    for gate, remove in _REMOVERS.items():
-        if not on(gate) and not (old is not None and _uses(old, gate)):
-            remove(body.get("spec") or {})
-            for device in _each(body, "spec", "devices"):
-                for name in _FIELDS.get(gate, ()):
-                    device.pop(name, None)
-
-
-def _drop_nothing_more(spec: Json) -> None:
-    """The gate has fields of the device alone."""
-
-
-def _drop_counters(spec: Json) -> None:
-    spec.pop("sharedCounters", None)
-    spec.pop("perDeviceNodeSelection", None)
-
-
-def _drop_policies(spec: Json) -> None:
-    for device in _each(spec, "devices"):
-        for amount in (device.get("capacity") or {}).values():
-            amount.pop("requestPolicy", None)
-
-
-def _drop_lists(spec: Json) -> None:
-    for device in _each(spec, "devices"):
-        for value in (device.get("attributes") or {}).values():
-            for name in _LISTS:
-                value.pop(name, None)
-
-
-_REMOVERS: Mapping[str, Callable[[Json], None]] = {
-    "DRADeviceTaints": _drop_nothing_more,
-    "DRAPartitionableDevices": _drop_counters,
-    "DRAConsumableCapacity": _drop_policies,
-    "DRADeviceBindingConditions": _drop_nothing_more,
-    "DRAListTypeAttributes": _drop_lists,
-}
-
-
-def _uses(body: Json, gate: str) -> bool:
-    spec = body.get("spec") or {}
-    if gate == "DRAPartitionableDevices" and (
-        spec.get("sharedCounters") or spec.get("perDeviceNodeSelection")
-    ):
-        return True
-    devices = spec.get("devices") or ()
-    if gate == "DRAListTypeAttributes":
-        values = (v for d in devices for v in (d.get("attributes") or {}).values())
-        return any(name in value for value in values for name in _LISTS)
-    return any(device.get(name) for device in devices for name in _FIELDS.get(gate, ()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -129,8 +130,13 @@ class Causes(list[Cause]):
 
     def invalid(self, field: str, value: object, detail: str) -> None:
         """A value of the wrong form."""
-        shown = f'"{value}"' if isinstance(value, str) else str(value)
-        self.append(Cause("FieldValueInvalid", f"Invalid value: {shown}: {detail}", field))
+        message = f"Invalid value: {_go(value)}: {detail}"
+        self.append(Cause("FieldValueInvalid", message, field))
+
+    def say(self, field: str, text: str, faults: Callable[[str], list[str]]) -> None:
+        """Check a text; ``faults`` returns the complaints about it."""
+        for why in faults(text):
+            self.invalid(field, text, why)
 
     def too_long(self, field: str, most: int) -> None:
         """Text of too many bytes."""
@@ -142,9 +148,9 @@ class Causes(list[Cause]):
         message = f"Too many: {have}: must have at most {most} items"
         self.append(Cause("FieldValueTooMany", message, field))
 
-    def duplicate(self, field: str, value: str) -> None:
+    def duplicate(self, field: str, value: object) -> None:
         """A value that must be unique."""
-        self.append(Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field))
+        self.append(Cause("FieldValueDuplicate", f"Duplicate value: {_go(value)}", field))
 
     def forbidden(self, field: str, detail: str) -> None:
         """A field that must not be there."""
@@ -155,3 +161,10 @@ class Causes(list[Cause]):
         words = ", ".join(f'"{word}"' for word in known)
         message = f'Unsupported value: "{value}": supported values: {words}'
         self.append(Cause("FieldValueNotSupported", message, field))
+
+
+def _go(value: object) -> str:
+    """Return a value as Go's messages quote it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, separators=(",", ":"))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from hardpoint.testing._api_apply import Manager, applied, updated
-from hardpoint.testing._api_claims import check_claim, check_claim_status, check_metadata
+from hardpoint.testing._api_claims import ClaimRules
+from hardpoint.testing._api_decode import decoded, pruned
+from hardpoint.testing._api_gates import drop_disabled
+from hardpoint.testing._api_metadata import check_metadata
 from hardpoint.testing._api_rules import SliceRules
-from hardpoint.testing._api_schema import decoded, drop_disabled
+from hardpoint.testing._api_schema import SCHEMAS
 from hardpoint.testing._api_status import ApiProblem, Causes, Json, invalid
 from hardpoint.testing._api_store import (
     Kind,
@@ -23,6 +26,7 @@ from hardpoint.testing._api_store import (
     now,
     selector,
 )
+from hardpoint.testing._api_taint_rules import check_rule, check_rule_status
 from hardpoint.testing._api_watch import Target, Watching, WatchSwitches, resumes, shown
 
 GROUP = "resource.k8s.io"
@@ -35,12 +39,15 @@ SLICES = Kind(
     counted=True,
 )
 CLAIMS = Kind(GROUP, "resourceclaims", "ResourceClaim", True)
+TAINT_RULES = Kind(GROUP, "devicetaintrules", "DeviceTaintRule", False, counted=True)
+"""Served in v1, from 1.37."""
 PODS = Kind("", "pods", "Pod", True, ("spec.nodeName", "status.phase"))
 KINDS = (
     SLICES,
     CLAIMS,
     Kind(GROUP, "resourceclaimtemplates", "ResourceClaimTemplate", True),
     Kind(GROUP, "deviceclasses", "DeviceClass", False, counted=True),
+    TAINT_RULES,
     Kind("", "nodes", "Node", False),
     Kind("", "namespaces", "Namespace", False),
     Kind("", "events", "Event", True),
@@ -61,10 +68,10 @@ class Verbs:
 
     def create(self, target: Target, body: Json, query: Mapping[str, str], who: str) -> Json:
         """Create an object. Raises 400, 409 or 422."""
-        new = self._decode(target, body)
+        new = self._decode(target, body, _strict(query))
         metadata = new["metadata"]
         if metadata.get("resourceVersion"):
-            raise ApiProblem(400, "resourceVersion should not be set on objects to be created")
+            raise ApiProblem(500, "resourceVersion should not be set on objects to be created")
         if metadata.get("generateName") and not metadata.get("name"):
             metadata["name"] = generated(metadata["generateName"])
         metadata.pop("uid", None)
@@ -74,7 +81,7 @@ class Verbs:
 
     def replace(self, target: Target, body: Json, query: Mapping[str, str], who: str) -> Json:
         """Replace an object, or its status. Raises 400, 404, 409 or 422."""
-        new = self._decode(target, body)
+        new = self._decode(target, body, _strict(query))
         if new["metadata"].get("name") != target.name:
             message = (
                 f"the name of the object ({new['metadata'].get('name', '')}) does not match the "
@@ -158,56 +165,68 @@ class Verbs:
 
     # -- preparing --------------------------------------------------------------------------------
 
-    def _decode(self, target: Target, body: Json) -> Json:
+    def _decode(self, target: Target, body: Json, strict: bool = False) -> Json:
         kind = target.kind
         expected = f"{kind.group}/{target.version}" if kind.group else target.version
-        if body.get("apiVersion", expected) != expected or body.get("kind", kind.name) != kind.name:
-            message = (
-                f"the object provided is {body.get('apiVersion')} {body.get('kind')}, "
-                f"the URL wants {expected} {kind.name}"
-            )
-            raise ApiProblem(400, message)
-        new = decoded(kind.name, body, target.version)
-        metadata = new.setdefault("metadata", {})
-        if not isinstance(metadata, dict):
-            raise ApiProblem(400, "json: cannot unmarshal metadata")
+        _check_type(kind, expected, body)
+        new = decoded(kind.name, body, target.version, strict)
+        metadata = new["metadata"]
         if kind.namespaced and (
             metadata.setdefault("namespace", target.namespace) != target.namespace
         ):
-            raise ApiProblem(400, "the namespace of the object does not match the request's")
+            message = (
+                "the namespace of the provided object does not match the namespace sent on the "
+                "request"
+            )
+            raise ApiProblem(400, message)
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
         metadata.pop("managedFields", None)
         new.pop("apiVersion", None)
         new.pop("kind", None)
         return new
 
     def _settle(self, target: Target, new: Json, old: Json | None) -> None:
-        """Keep what this request may not change, default, drop and validate. Raises 422."""
-        if target.kind is not SLICES:
+        """Keep what this request may not change, default, drop, validate, prune. Raises 422."""
+        kind = target.kind
+        if kind is not SLICES:
             _keep_other_part(target, new, old)
-        causes = check_metadata(new["metadata"])
+        causes = check_metadata(new["metadata"], self.minor, kind.namespaced)
+        causes += self._judged(target, new, old)
+        if causes:
+            raise invalid(kind.group, kind.name, new["metadata"].get("name", ""), causes)
+        for part, schema in SCHEMAS.get(kind.name, {}).items():
+            if new.get(part) is not None:
+                new[part] = pruned(new[part], schema)
+        if kind is SLICES and self.minor < 35:
+            new["spec"].setdefault("devices", None)
+
+    def _judged(self, target: Target, new: Json, old: Json | None) -> Causes:
+        """Drop and default what the kind drops and defaults; return what is wrong then."""
         if target.kind is SLICES:
             drop_disabled(new, old, self.on)
-            _default_taints(new)
-            causes += SliceRules(self.minor).check(new, old)
-        elif target.kind is CLAIMS:
-            causes += self._claim(target, new, old)
-        if causes:
-            raise invalid(
-                target.kind.group, target.kind.name, new["metadata"].get("name", ""), causes
-            )
+            _default_taints((new.get("spec") or {}).get("devices") or ())
+            return SliceRules(self.minor).check(new, old)
+        if target.kind is CLAIMS:
+            return self._claim(target, new, old)
+        if target.kind is not TAINT_RULES:
+            return Causes()
+        if target.subresource:
+            return check_rule_status(new)
+        _default_taints([{"taints": [new["spec"].setdefault("taint", {})]}])
+        return check_rule(new, self.minor)
 
     def _claim(self, target: Target, new: Json, old: Json | None) -> Causes:
         status = new.get("status") or {}
         if not self.on("DRAResourceClaimDeviceStatus") or not status.get("allocation"):
             status.pop("devices", None)
-        if target.subresource:
-            return check_claim_status(new)
+        if target.subresource and old is not None:
+            return ClaimRules(self.minor).check_status(new, old)
         for request in (new.get("spec") or {}).get("devices", {}).get("requests") or ():
-            if "exactly" in request:
-                request["exactly"].setdefault("allocationMode", "ExactCount")
-                if request["exactly"]["allocationMode"] == "ExactCount":
-                    request["exactly"].setdefault("count", 1)
-        return check_claim(new, old)
+            for asked in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                if asked is not None:
+                    _default_request(asked)
+        return ClaimRules(self.minor).check(new, old)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -252,6 +271,24 @@ class Verbs:
         return Watching(self.store, self.switches, target, query).lines(present)
 
 
+def _check_type(kind: Kind, expected: str, body: Json) -> None:
+    """Raise 400 where the body says that it is something else than the URL."""
+    version, name = body.get("apiVersion") or expected, body.get("kind") or kind.name
+    what = f'{name} in version "{version.rpartition("/")[2]}" cannot be handled as a {kind.name}'
+    known = {found.name for found in KINDS if found.group == version.rpartition("/")[0]}
+    if name not in known:
+        message = f'{what}: no kind "{name}" is registered for version "{version}" in scheme'
+        raise ApiProblem(400, message)
+    if version != expected:
+        message = (
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({expected})"
+        )
+        raise ApiProblem(400, message)
+    if name != kind.name:
+        raise ApiProblem(400, f"{what}: unknown conversion")
+
+
 def _token(text: str) -> tuple[int, tuple[str, str]]:
     try:
         revision, namespace, name = json.loads(base64.urlsafe_b64decode(text.encode()))
@@ -263,6 +300,10 @@ def _token(text: str) -> tuple[int, tuple[str, str]]:
 def _place(stored: Stored) -> tuple[str, str]:
     metadata = stored.body["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
+
+
+def _strict(query: Mapping[str, str]) -> bool:
+    return query.get("fieldValidation") == "Strict"
 
 
 def _dry(query: Mapping[str, str]) -> bool:
@@ -296,10 +337,18 @@ def _keep_other_part(target: Target, new: Json, old: Json | None) -> None:
         new.pop("status", None)
 
 
-def _default_taints(body: Json) -> None:
-    for device in (body.get("spec") or {}).get("devices") or ():
+def _default_taints(devices: Iterable[Json]) -> None:
+    for device in devices:
         for taint in device.get("taints") or ():
             taint.setdefault("timeAdded", now())
+
+
+def _default_request(asked: Json) -> None:
+    """Ask for one device where a request does not say for how many."""
+    if not asked.get("allocationMode"):
+        asked["allocationMode"] = "ExactCount"
+    if asked["allocationMode"] == "ExactCount" and not asked.get("count"):
+        asked["count"] = 1
 
 
 def _pod_grace(pod: Json, asked: int | None) -> int:

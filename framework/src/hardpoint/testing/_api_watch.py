@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import anyio
 
 from hardpoint.testing._api_http import Dropped
-from hardpoint.testing._api_schema import encoded
 from hardpoint.testing._api_status import ApiProblem, Json
 from hardpoint.testing._api_store import Kind, Logged, Store, Stored, selector
+from hardpoint.testing._api_versions import encoded
 
 _LONGEST = "1800"
 """Seconds that a watch lasts where the client names no ``timeoutSeconds``."""

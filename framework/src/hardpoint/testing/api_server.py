@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
+from hardpoint.testing._api_gates import GATES
 from hardpoint.testing._api_http import Dropped, HttpAnswer, HttpRequest, serve_connection
 from hardpoint.testing._api_paths import (
     Seen,
@@ -31,7 +32,6 @@ from hardpoint.testing._api_paths import (
     target_of,
     verb_of,
 )
-from hardpoint.testing._api_schema import GATES
 from hardpoint.testing._api_status import ApiProblem, Json, qualified
 from hardpoint.testing._api_store import Kind, Store
 from hardpoint.testing._api_verbs import KINDS, SLICES, Verbs
