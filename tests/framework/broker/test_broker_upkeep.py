@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -578,3 +581,95 @@ async def test_a_clock_that_jumps_does_not_stop_what_is_retried(world: World, ju
         await broker.attend()
 
         assert not broker.quarantined()
+
+
+# -- what cannot be read or written now -----------------------------------------------------------
+
+
+@contextmanager
+def _loop_in_place_of(world: World) -> Iterator[None]:
+    """A directory that is there and cannot be read (ELOOP), as with EIO or a mount that is gone."""
+    kept = world.cdi.rename(world.root / "kept")
+    world.cdi.symlink_to(world.cdi)
+    try:
+        yield
+    finally:
+        world.cdi.unlink()
+        kept.rename(world.cdi)
+
+
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """The size limit makes write(2) fail as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.field_case("C01", "C10")
+async def test_a_cdi_directory_that_cannot_be_read_ends_nothing_but_what_needs_it(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await broker.restore()
+        answer = await prepare(broker, claim("u1", "card-a"))
+    with _loop_in_place_of(world):
+        async with world.broker() as broker:
+            await broker.restore()
+            world.now += 61
+            for _ in range(3):
+                await broker.attend()
+            said = [event.message for event in world.told("upkeep-failed")]
+            assert len(said) == len(set(said)) == 3  # to look, to tidy up, to write u1's file
+            with pytest.raises(HoldFailed, match="CDI file cannot be written"):
+                await prepare(broker, claim("u2", "card-b"))
+    async with world.broker() as broker:
+        await broker.restore()
+        assert await prepare(broker, claim("u1", "card-a")) == answer
+
+
+@pytest.mark.field_case("C02")
+async def test_nothing_new_is_held_until_what_a_lost_ledger_held_is_known(world: World) -> None:
+    async with world.broker() as broker:
+        answer = await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        with _loop_in_place_of(world):
+            await broker.restore()
+            await broker.attend()
+            for device in ("card-a", "card-b"):
+                with pytest.raises(HoldFailed, match="is not known yet") as refused:
+                    await prepare(broker, claim("u2", device))
+                assert refused.value.retry
+            await broker.unprepare(claim("unknown").key)
+        await broker.attend()
+
+        with pytest.raises(HoldConflict, match="claim u1"):
+            await prepare(broker, claim("u2", "card-a"))
+        await prepare(broker, claim("u2", "card-b"))
+        assert await prepare(broker, claim("u1", "card-a")) == answer
+
+
+@pytest.mark.field_case("C06", "C10")
+async def test_a_disk_that_is_full_after_a_reboot_delays_holds_and_ends_nothing(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    world.reboot()
+    world.card("card-a", 2)  # what was the other card's number
+    world.card("card-b", 1)
+    async with world.broker() as broker:
+        with _full_disk():
+            await broker.restore()
+            await broker.attend()
+            with pytest.raises(HoldFailed, match="is not known yet"):
+                await prepare(broker, claim("u2", "card-b"))
+        await broker.attend()
+
+        assert nodes_of(world, "u1") == ["/dev/card-a"]
+        assert '"minor": 2' in world.file("u1")
+        await prepare(broker, claim("u2", "card-b"))

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hardpoint.agent")
 
 _AGAIN = 5.0
-_UNWRITABLE = {"ledger": "state directory", "cdi": "CDI directory"}
+_UNWRITABLE = {"ledger": "state directory", "cdi": "CDI directory", "unknown": "holds"}
 """Sources on the fault board, by the reason of a claim that failed."""
 
 
@@ -193,6 +193,8 @@ class HardpointAgent:
                 self.board.record(source, str(error), cost="claims neither begin nor end")
             raise
         self.board.clear(_UNWRITABLE["cdi"])
+        if not self._broker.unknown:
+            self.board.clear(_UNWRITABLE["unknown"])
 
     async def _end_without(self, lost: anyio.Event) -> None:
         """End when the ledger is gone: a second agent would go by another one."""

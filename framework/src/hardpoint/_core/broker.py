@@ -116,6 +116,11 @@ class Broker:
 
     # -- the agent --------------------------------------------------------------------------------
 
+    @property
+    def unknown(self) -> str:
+        """Why it cannot be said what is held, and so nothing new is; empty where it can."""
+        return self._upkeep.unknown
+
     async def restore(self) -> None:
         """Make the ledger's holds true again: once, before anything is registered.
 
@@ -161,6 +166,8 @@ class Broker:
             return await self._again(turn, records)
         await self._steps.undo([r for r in records if r.state is HoldState.RELEASING])
         records = tuple(r for r in records if r.state is not HoldState.RELEASING)
+        if self.unknown:
+            raise HoldFailed(f"what is held is not known yet: {self.unknown}", "unknown")
         claim = await read()
         if claim.key.uid != key.uid:
             raise WrongClaim(key.uid, claim.key.uid)

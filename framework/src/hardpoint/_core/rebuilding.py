@@ -7,7 +7,8 @@ is prepared anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from hardpoint._core.ledger import Want
@@ -26,8 +27,17 @@ from hardpoint.model import (
 )
 
 
-async def rebuild(steps: Steps, domains: Iterable[Domain], vendors: Collection[str]) -> None:
-    """Hold again what CDI files say is held, so that nobody else gets it."""
+async def rebuild(
+    steps: Steps,
+    domains: Iterable[Domain],
+    vendors: Collection[str],
+    turn: Callable[[ClaimKey], AbstractAsyncContextManager[object]],
+) -> None:
+    """Hold again what CDI files say is held, so that nobody else gets it.
+
+    Each under its claim's turn: another agent may end that claim at this moment. Raises ``OSError``
+    where the directory cannot be read, and ``HardpointError``; it is begun anew then.
+    """
     good, bad = await steps.composer.in_thread(lambda: steps.files.claims(vendors))
     for file in bad:
         _tell(steps, "cdi-unreadable", f"{file.path}: {file.reason}")
@@ -35,9 +45,15 @@ async def rebuild(steps: Steps, domains: Iterable[Domain], vendors: Collection[s
     own = tuple(domains)
     for found in good:
         if (found.uid, found.vendor) not in known:
-            for name, delivery in found.devices.items():
-                await _adopt(steps, own, found, name, delivery)
+            async with turn(ClaimKey(found.uid, "", "", "")):
+                await _adopt_all(steps, own, found)
     await steps.ledger.rebuilt()
+
+
+async def _adopt_all(steps: Steps, domains: tuple[Domain, ...], file: ClaimFile) -> None:
+    if await steps.composer.in_thread(file.path.exists):
+        for name, delivery in file.devices.items():
+            await _adopt(steps, domains, file, name, delivery)
 
 
 async def _adopt(

@@ -40,6 +40,7 @@ _PATIENCE = 0.2
 _PAUSE = 5.0
 _FIRST, _LAST = 10.0, 3600.0
 _TOGETHER = 16
+_BEGIN, _LOOK = "begin", "missing files"
 
 _Work: TypeAlias = tuple[object, Callable[[], Awaitable[None]]]
 """What is to be done, and the name under which it is done once at a time."""
@@ -69,6 +70,8 @@ class Upkeep:
         self._bad_files: set[str] = set()
         self._orphans_due = self._started + GRACE
         self._wake: anyio.Event | None = None
+        self.unknown = ""
+        """Why it cannot be said what is held: until then nothing new may be."""
 
     # -- at start ---------------------------------------------------------------------------------
 
@@ -77,10 +80,25 @@ class Upkeep:
         if self._ledger.damage is not None:
             message = f"{self._ledger.damage}; kept as {self._ledger.aside}, begun anew"
             self._tell("ledger-damaged", message)
+        try:
+            await self._begin()
+        except (HardpointError, OSError) as error:
+            self.unknown = str(error)
+            self._tell_once(_BEGIN, self.unknown)
         await self._sweep()
+        await self._for_each(await self._keys(), self._settle)
+
+    async def _begin(self) -> None:
+        """Forget numbers of another boot, and find the holds of a ledger that was lost."""
         await self._ledger.drop_numbers(self._steps.boot_id)
         if self._ledger.rebuilding:
-            await rebuild(self._steps, self._domains(), self._vendors())
+            turn = partial(self._turn, patience=_PATIENCE)
+            await rebuild(self._steps, self._domains(), self._vendors(), turn)
+
+    async def _begin_again(self) -> None:
+        """Do what could not be done at the start, since a disk was full or a directory away."""
+        await self._begin()
+        self.unknown = ""
         await self._for_each(await self._keys(), self._settle)
 
     async def _settle(self, key: ClaimKey) -> None:
@@ -94,7 +112,12 @@ class Upkeep:
 
     async def _sweep(self) -> None:
         """Remove temporary files of a process that died; one that lives holds the claim's lock."""
-        for vendor, uid in await self._in_thread(lambda: self._files.leftovers(self._vendors())):
+        try:
+            left = await self._in_thread(lambda: self._files.leftovers(self._vendors()))
+        except OSError as error:
+            self._tell_once(_LOOK, f"the CDI directory cannot be read: {error}")
+            return
+        for vendor, uid in left:
             with_lock = ClaimKey(uid, "", "", "")
             remove = partial(self._files.remove_leftover, vendor, uid)
             try:
@@ -171,6 +194,8 @@ class Upkeep:
             (f"missed {uid}", partial(self._retry, key)) for uid, key in missed.items()
         ]
         due += [(f"kept {u}", partial(self._let_go, ClaimKey(u, "", "", ""))) for u in self._kept()]
+        if self.unknown:
+            due.append((_BEGIN, self._begin_again))
         if not self._writing():
             return due
         waiting = [r for r in await self._records() if r.retired and r.readable and self._is_due(r)]
@@ -196,7 +221,12 @@ class Upkeep:
         if not held:
             return []
         wanted = {(r.cdi_vendor, r.claim.uid): r.claim for r in held}
-        missing = await self._in_thread(lambda: self._files.missing(wanted))
+        try:
+            missing = await self._in_thread(lambda: self._files.missing(wanted))
+        except OSError as error:
+            self._tell_once(_LOOK, f"the CDI directory cannot be read: {error}")
+            return []
+        self._telling.pop(_LOOK, None)
         return list({key.uid: key for key in wanted.values() if key.uid in missing}.values())
 
     async def _write_again(self, key: ClaimKey) -> None:
@@ -300,7 +330,10 @@ class Upkeep:
             for vendor in self._vendors():
                 self._files.remove(vendor, uid)
 
-        await self._in_thread(remove)
+        try:
+            await self._in_thread(remove)
+        except OSError as error:  # nothing is held by it: it is looked at again as an orphan
+            self._tell_once(f"remove {uid}", str(error))
 
     # -- quarantine -------------------------------------------------------------------------------
 
