@@ -6,10 +6,10 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run cluster test test-cluster lint types layers check wheels stranger bench docs golden clean
+.PHONY: help setup run cluster test test-cluster test-hwlab lint types layers check wheels stranger bench docs golden clean
 
 help: ## these targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 setup: $(STAMP) ## the development environment, in .venv
 
@@ -30,6 +30,9 @@ cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (roo
 
 test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+test-hwlab: setup ## the agent on a real kernel with emulated hardware (today's machines; PROFILE=desktop, PROFILE=all)
+	$(BIN)/python -m pytest -m hwlab tests/hwlab
 
 lint: setup ## style
 	$(BIN)/ruff check .

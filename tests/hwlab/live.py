@@ -1,0 +1,321 @@
+"""The agent as it ships, on the machine that these tests run on, with a kubelet and an API server.
+
+Nothing of it is under the tests' hand: it is a process, it hears the kernel, and what it says is
+read where a cluster reads it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.abc import Process
+from hwlab import kernel, witness
+from shell import NODE, Cluster
+
+from hardpoint.testing.api_server import FakeApiServer
+from hardpoint.testing.cdi import CdiError, Injected
+from hardpoint.testing.kubelet import Behaviour, FakeKubelet, Pod, PodFailed
+
+DRIVER = "hardpoint.dev"
+PATIENCE = 120.0
+"""Seconds until something has not come true: processors are emulated here, and shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim that holds a device."""
+
+    device: str
+    uid: str
+    pod: Pod
+
+
+class Live:
+    """The node. One agent serves all tests; one that wants another agent stops it first."""
+
+    def __init__(self, root: Path, logs: Path, cluster: Cluster) -> None:
+        self.root, self.logs, self.cluster = root, logs, cluster
+        self.server, self.kubelet = cluster.server, cluster.kubelet
+        self.config = root / "hardpoint.toml"
+        self.config.write_text("")
+        self.cdi = root / "cdi"
+        self.witness = witness.Witness(self.cdi)
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+            "HOME": str(root),
+            "PYTHONWARNINGS": "error",
+            "HARDPOINT_CONFIG": str(self.config),
+            "HARDPOINT_NODE_NAME": NODE,
+            "HARDPOINT_PATHS__STATE": str(root / "state"),
+            "HARDPOINT_PATHS__CDI": str(self.cdi),
+            "HARDPOINT_PATHS__KUBELET": str(root / "kubelet"),
+            "HARDPOINT_PATHS__DEVICE_PLUGINS": str(root / "kubelet/device-plugins"),
+            "HARDPOINT_KUBE__URL": self.server.url,
+            "HARDPOINT_DRIVER__PCI_DRM__PCI_IDS": "[]",  # names are this workstation's
+        }
+        self._process: Process | None = None
+        self._count = itertools.count()
+        self._claims: list[Claimed] = []
+        self._plugged: dict[str, bool] = {}
+
+    # -- the agent --------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        file = self.logs / "agent.log"
+        return file.read_text("utf-8", "replace") if file.exists() else ""
+
+    async def start(self, settings: str = "") -> None:
+        """Start `hardpoint run`, and wait until it serves and has published."""
+        self.config.write_text(settings)
+        with (self.logs / "agent.log").open("ab") as log:
+            words = [sys.executable, "-m", "hardpoint.cli", "run"]
+            self._process = await anyio.open_process(
+                words, env=self.environment, stdout=log, stderr=log
+            )
+        await self.until(lambda: self._serves() and bool(self.published), "it serves")
+
+    def _serves(self) -> bool:
+        assert self._process is not None
+        assert self._process.returncode is None, self.log[-4000:]
+        return self._connected()
+
+    async def stop(self) -> None:
+        """End it as a kubelet does; it leaves what is held."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            with anyio.move_on_after(60):
+                await process.wait()
+            assert process.returncode == 0, self.log[-4000:]
+            await process.aclose()
+            await self.until(lambda: not self.kubelet.instances(DRIVER), "it is gone")
+
+    async def ended(self) -> None:
+        """Wait until a killed agent is gone, also for the kubelet."""
+        process, self._process = self._process, None
+        assert process is not None
+        await process.wait()
+        await process.aclose()
+        await self.until(lambda: not self._connected(), "the kubelet has lost it")
+
+    def _connected(self) -> bool:
+        return any(one.connected for one in self.kubelet.instances(DRIVER))
+
+    async def restart(self, settings: str = "") -> None:
+        await self.stop()
+        await self.start(settings)
+
+    async def begin(self) -> None:
+        """Begin a test: note what is plugged in, and that the agent runs."""
+        if self._process is None:
+            await self.start()
+        self._plugged = await kernel.plugged()
+
+    async def end(self) -> None:
+        """End a test: give back and plug in what it left, then see that the agent is well."""
+        for claimed in list(self._claims):
+            await self.give_back(claimed)
+        for name, state in (await kernel.plugged()).items():
+            if state != self._plugged[name]:
+                await kernel.ctl("plug" if self._plugged[name] else "unplug", name)
+        self.witness.strays.clear()
+        if self.config.read_text():
+            await self.stop()
+        elif self._process is not None:
+            assert self._process.returncode is None, self.log[-4000:]
+        assert "Traceback" not in self.log, self.log[-8000:]
+
+    # -- what it says -----------------------------------------------------------------------------
+
+    @property
+    def slices(self) -> list[dict[str, Any]]:
+        return self.server.items("resourceslices")
+
+    @property
+    def published(self) -> dict[str, dict[str, Any]]:
+        """Every device of every slice, by name."""
+        devices = (device for one in self.slices for device in one["spec"].get("devices", ()))
+        return {device["name"]: device for device in devices}
+
+    @property
+    def free(self) -> set[str]:
+        """Names of published devices without a taint."""
+        return {name for name, device in self.published.items() if not device.get("taints")}
+
+    async def command(self, *words: str, status: int = 0) -> str:
+        """Run `hardpoint` with the agent's settings; return what it printed."""
+        done = await anyio.run_process(
+            [sys.executable, "-m", "hardpoint.cli", *words], env=self.environment, check=False
+        )
+        assert done.returncode == status, done.stderr.decode()
+        return done.stdout.decode()
+
+    async def json(self, *words: str) -> Any:
+        return json.loads(await self.command(*words, "--json"))
+
+    async def snapshot(self, to: Path) -> Path:
+        """Record this machine as the lab does, into an archive."""
+        program = Path(os.environ["HWLAB_LIB"], "snap.pyc")
+
+        def record() -> None:
+            with to.open("wb") as out:
+                words = [sys.executable, "-I", "-S", str(program), "{}", "[]"]
+                subprocess.run(words, stdout=out, check=True, timeout=600)
+
+        await anyio.to_thread.run_sync(record)
+        return to
+
+    # -- claims -----------------------------------------------------------------------------------
+
+    def allocate(self, device: str) -> Claimed:
+        """Make a claim that is allocated this device; nothing is prepared."""
+        name = f"claim-{next(self._count)}"
+        pod = self.cluster.allocate(device, DRIVER, name)
+        uid = str(self.server.get("resourceclaims", name, "default")["metadata"]["uid"])
+        claimed = Claimed(device, uid, pod)
+        self._claims.append(claimed)
+        return claimed
+
+    async def take(self, device: str, *homes: str) -> Claimed:
+        """Claim and prepare a device; from now on its file is watched for what is not below
+        these directories of sysfs."""
+        await self.until_offered(device)
+        claimed = self.allocate(device)
+        self.witness.homes[claimed.uid] = homes
+        await self.kubelet.prepare(claimed.pod)
+        assert self.witness.look() == []
+        return claimed
+
+    async def is_refused(self, device: str, why: str) -> None:
+        """Try to prepare a claim of a device; it must not have it, for this reason."""
+        claimed = self.allocate(device)
+        with pytest.raises(PodFailed, match=why):
+            await self.kubelet.prepare(claimed.pod)
+        assert self.delivered(claimed) == {}
+        await self.give_back(claimed)
+
+    async def give_back(self, claimed: Claimed) -> None:
+        self._claims.remove(claimed)
+        await self.kubelet.unprepare(claimed.pod)
+        self.witness.homes.pop(claimed.uid, None)
+        self.server.remove("resourceclaims", claimed.pod.claims[0], "default")
+
+    def delivered(self, claimed: Claimed) -> dict[str, tuple[int, int]]:
+        """Return the nodes in a claim's file with their numbers; none in a sentinel."""
+        return {path: found for _, path, found in witness.nodes(self.cdi, claimed.uid)}
+
+    def injected(self, claimed: Claimed) -> Injected | None:
+        """Start a container of the claim's pod; None where the runtime would not."""
+        try:
+            return self.kubelet.inject(claimed.pod)
+        except CdiError:
+            return None
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    async def until(
+        self,
+        true: Callable[[], object],
+        what: str,
+        now: Callable[[], object] = lambda: "",
+    ) -> None:
+        """Wait until something is true; else fail, saying what, and what is so instead."""
+        with anyio.move_on_after(PATIENCE):
+            while not true():  # noqa: ASYNC110 - the kernel sets no Event
+                await anyio.sleep(0.05)
+            return
+        raise AssertionError(f"not so: {what}; now: {now()}")
+
+    async def until_offered(self, *devices: str) -> None:
+        await self.until(
+            lambda: set(devices) <= self.free, f"{devices} offered", lambda: sorted(self.free)
+        )
+
+    async def until_gone(self, *devices: str) -> None:
+        await self.until(
+            lambda: not set(devices) & set(self.published),
+            f"{devices} gone",
+            lambda: sorted(self.published),
+        )
+
+    async def until_delivered(self, claimed: Claimed, paths: Mapping[str, tuple[int, int]]) -> None:
+        """Wait until the claim's file has exactly these nodes, and the runtime takes it."""
+        await self.until(
+            lambda: self.delivered(claimed) == paths and self.injected(claimed) is not None,
+            f"{claimed.device} delivers {paths}",
+            lambda: self.delivered(claimed),
+        )
+
+    async def until_held_back(self, claimed: Claimed) -> None:
+        """Wait until no container of the claim can start."""
+        await self.until(
+            lambda: self.injected(claimed) is None and not self.delivered(claimed),
+            f"{claimed.device} held back",
+            lambda: self.delivered(claimed),
+        )
+
+    async def quiet(self) -> None:
+        """Wait until nothing has been written to the API server for some seconds."""
+        still = 0
+        before = -1
+        while still < 5:
+            now = len(self.server.writes())
+            still = still + 1 if now == before else 0
+            before = now
+            await anyio.sleep(1)
+
+
+def numbered(*paths: str) -> dict[str, tuple[int, int]]:
+    """Return nodes with the numbers that the machine's /dev has them under."""
+    return {path: kernel.numbers(path) for path in paths}
+
+
+@asynccontextmanager
+async def living(boot: str) -> AsyncIterator[Live]:
+    """Run a node until the block ends."""
+    root = Path(tempfile.mkdtemp(prefix="hp-", dir="/tmp"))
+    logs = Path(os.environ.get("HARDPOINT_HWLAB_LOGS", "") or root)
+
+    async def get_claim(namespace: str, name: str) -> dict[str, Any] | None:
+        found = (one for one in server.items("resourceclaims") if one["metadata"]["name"] == name)
+        return next(found, None)
+
+    async def wipe(driver: str | None) -> None:
+        server.wipe(NODE, driver or "")
+
+    async with FakeApiServer() as server:
+        server.add_node(NODE)
+        slow = Behaviour(get_info_timeout=30, notify_timeout=30, call_timeout=120, poll=0.05)
+        kubelet = FakeKubelet(
+            root / "kubelet", get_claim=get_claim, wipe=wipe, cdi=[root / "cdi"], behaviour=slow
+        )
+        async with kubelet:
+            live = Live(root, logs, Cluster(server, kubelet))
+            live.witness.start()
+            try:
+                await live.start()
+                yield live
+            finally:
+                live.witness.stop()
+                await live.stop()
+    shutil.rmtree(root, ignore_errors=True)

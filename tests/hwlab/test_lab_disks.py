@@ -1,0 +1,156 @@
+"""Storage: what the machine uses is never offered, whatever the settings allow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hwlab import kernel
+from hwlab.live import Claimed, Live, numbered
+
+pytestmark = pytest.mark.boots("disks")
+
+ALLOW = '[[rules]]\naction = "allow"\nwhere = {subsystem = "block"}\n'
+"""Every block device: the most that an administrator can get wrong."""
+FREE = 12
+"""Of 21 disks, as in tests/golden/README.md."""
+
+
+@pytest.fixture
+async def live(live: Live) -> Live:
+    await live.restart(ALLOW)
+    await live.until(lambda: disks(live), "disks are offered")
+    await live.quiet()
+    return live
+
+
+def disks(live: Live) -> set[str]:
+    return {
+        name
+        for name, device in live.published.items()
+        if device["attributes"].get("subsystem") == {"string": "block"}
+    }
+
+
+async def look(live: Live) -> None:
+    """Wake the agent: nothing tells of a mount."""
+    await kernel.write("/sys/devices/platform/pcspkr/uevent", "add")
+    await live.quiet()
+
+
+async def offered_disks(live: Live) -> dict[str, list[str]]:
+    """Return the nodes of each disk by the device's name."""
+    shown = (await live.json("devices"))["devices"]
+    return {
+        device["name"]: [node["path"] for node in device["nodes"] if node["type"] == "b"]
+        for device in shown
+        if any(node["type"] == "b" for node in device["nodes"])
+    }
+
+
+def of(serial: str) -> str:
+    """Return the disk of a serial number: ``sdc``."""
+    for path in sorted(Path("/sys/block").iterdir()):
+        links = Path("/dev/disk/by-id")
+        for link in links.iterdir():
+            if serial in link.name and os.path.realpath(link) == f"/dev/{path.name}":
+                return path.name
+    raise LookupError(serial)
+
+
+async def device_of(live: Live, disk: str) -> str:
+    found = await offered_disks(live)
+    return next(name for name, paths in found.items() if f"/dev/{disk}" in paths)
+
+
+async def test_of_all_disks_those_are_offered_that_nobody_uses(live: Live, boot: str) -> None:
+    found = await offered_disks(live)
+    whole = {path.removeprefix("/dev/") for paths in found.values() for path in paths}
+
+    assert set(found) == disks(live)
+    assert len(found) == FREE
+    assert not whole & kernel.disks_of_the_machine()
+    used = [name for name in os.listdir("/sys/block") if os.listdir(f"/sys/block/{name}/holders")]
+    assert used
+    assert not whole & set(used)
+
+
+async def test_a_disk_that_is_mounted_after_it_was_offered_is_not_given(
+    live: Live, boot: str, tmp_path: Path
+) -> None:
+    disk = of("USB-TWIN")
+    name = await device_of(live, disk)
+    await kernel.run("mkfs.ext4", "-q", f"/dev/{disk}")
+    await kernel.run("mount", f"/dev/{disk}", str(tmp_path))
+    try:
+        assert name in disks(live)  # no event has told of it
+        await live.is_refused(name, "mounted")
+    finally:
+        await kernel.run("umount", str(tmp_path))
+    await look(live)
+    await live.until(lambda: name in live.free, "it is free again")
+
+
+async def test_a_disk_that_is_swapped_to_leaves_and_comes_back(live: Live, boot: str) -> None:
+    disk = of("VIRTIO-SWAP") if Path("/dev/disk/by-id/virtio-VIRTIO-SWAP").exists() else "vda"
+    before = disks(live)
+    await kernel.run("swapoff", f"/dev/{disk}")
+    try:
+        await look(live)
+        await live.until(lambda: len(disks(live)) == FREE + 1, "one more", lambda: disks(live))
+        (name,) = disks(live) - before
+    finally:
+        await kernel.run("swapon", f"/dev/{disk}")
+    await live.is_refused(name, "swap")
+    await look(live)
+    await live.until(lambda: disks(live) == before, "as before", lambda: disks(live))
+
+
+@asynccontextmanager
+async def held(live: Live, disk: str) -> AsyncIterator[Claimed]:
+    home = os.path.realpath(f"/sys/block/{disk}").partition("/host")[0].partition("/block/")[0]
+    claimed = await live.take(await device_of(live, disk), home)
+    yield claimed
+    await live.give_back(claimed)
+
+
+async def test_a_claim_follows_its_disk_to_another_letter(live: Live, boot: str) -> None:
+    ports = sorted(kernel.serial_ports("USB-TWIN"))
+    one, two = (kernel.disk_below(kernel.usb(port)) for port in ports)
+    async with held(live, one) as claimed:
+        await live.until_delivered(claimed, numbered(f"/dev/{one}"))
+        for name in ("twin-0", "twin-1"):
+            await kernel.ctl("unplug", name)
+        await live.until_held_back(claimed)
+        for name in ("twin-1", "twin-0"):  # the letters go to whoever comes first
+            await kernel.ctl("plug", name)
+
+        now = kernel.disk_below(kernel.usb(ports[0]))
+        assert now != one
+        assert kernel.disk_below(kernel.usb(ports[1])) != two
+        await live.until_delivered(claimed, numbered(f"/dev/{now}"))
+        assert live.witness.strays == {}
+
+
+async def test_a_disk_that_is_pulled_while_mounted_leaves_nothing(live: Live, boot: str) -> None:
+    before = disks(live)
+    await kernel.ctl("unplug", "data")
+    await live.quiet()
+
+    assert not disks(live) - before
+
+
+async def test_an_nvme_disk_comes_and_goes(live: Live, boot: str) -> None:
+    before = disks(live)
+    await kernel.ctl("plug", "nvme")
+    await live.until(lambda: len(disks(live)) == len(before) + 1, "one more")
+    (name,) = disks(live) - before
+    claimed = await live.take(name)
+    assert all(path.startswith("/dev/nvme") for path in live.delivered(claimed))
+    await kernel.ctl("unplug", "nvme")
+    await live.until_held_back(claimed)
+    await live.give_back(claimed)
+    await live.until(lambda: disks(live) == before, "as before", lambda: disks(live))

@@ -1,0 +1,64 @@
+"""A node without udev: no database, no links, no groups; the kernel alone tells of devices."""
+
+from __future__ import annotations
+
+import pytest
+from hwlab import kernel
+from hwlab.live import Live, numbered
+
+pytestmark = pytest.mark.boots("no-udev")
+
+
+def name_of(serial: str) -> str:
+    return f"usb-{kernel.serial_port(serial)}-1-0"
+
+
+def nodes(serial: str) -> dict[str, tuple[int, int]]:
+    return numbered(*kernel.nodes_below(kernel.usb(kernel.serial_port(serial))))
+
+
+async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: str) -> None:
+    await kernel.ctl("plug", "ftdi-a")
+    await live.until_offered(name_of("FTHOT001"))
+    assert "byId" not in live.published[name_of("FTHOT001")]["attributes"]
+    home = kernel.usb(kernel.serial_port("FTHOT001"))
+    claimed = await live.take(name_of("FTHOT001"), home)
+    before = nodes("FTHOT001")
+    await live.until_delivered(claimed, before)
+
+    await kernel.ctl("unplug", "ftdi-a")
+    await live.until_held_back(claimed)
+    await kernel.ctl("add", "usb-serial,bus=xhci.0,port=7,serial=PORT7,id=other")
+    try:
+        await kernel.ctl("plug", "ftdi-a")
+        if kernel.usb(kernel.serial_port("FTHOT001")) == home:
+            await live.until_delivered(claimed, nodes("FTHOT001"))
+            assert nodes("FTHOT001") != before
+    finally:
+        await kernel.ctl("del", "other")
+    assert live.witness.strays == {}
+
+
+@pytest.mark.parametrize("extra", ["keyboard", "usbsound", "gpu", "composite", "webcam"])
+async def test_what_is_plugged_in_is_offered_with_nodes_that_are_there(
+    live: Live, boot: str, extra: str
+) -> None:
+    before = set(live.published)
+    await kernel.ctl("plug", extra)
+    await live.until(lambda: len(live.free) > len(before), "there is more")
+    await live.quiet()
+    new = sorted(set(live.published) - before)
+    for name in new:
+        claimed = await live.take(name)
+        assert live.delivered(claimed) == numbered(*live.delivered(claimed))
+        await live.give_back(claimed)
+    await kernel.ctl("unplug", extra)
+    await live.until(lambda: set(live.published) == before, "as before")
+
+
+async def test_a_disk_is_offered_by_no_plug(live: Live, boot: str) -> None:
+    before = set(live.published)
+    for name in ("nvme", "usbdisk", "stick"):
+        await kernel.ctl("plug", name)
+    await live.quiet()
+    assert set(live.published) == before
