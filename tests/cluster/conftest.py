@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster.boards import Boards, boards_on
 from cluster.node import CannotRun, Cluster, check_machine
 from cluster.programs import release
 from cluster.witness import Namespace
@@ -70,6 +71,21 @@ def world(session_world: World) -> World:
     """The node, with all its devices there and all its programs running."""
     session_world.whole()
     return session_world
+
+
+@pytest.fixture(scope="session")
+def session_boards(
+    session_world: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Boards]:
+    with boards_on(session_world, tmp_path_factory.mktemp("boards")) as made:
+        yield made
+
+
+@pytest.fixture
+def boards(world: World, session_boards: Boards) -> Boards:
+    """A second node with a third party's boards, none of them taken or tainted."""
+    session_boards.whole()
+    return session_boards
 
 
 @pytest.fixture

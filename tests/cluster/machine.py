@@ -92,37 +92,47 @@ class Machine:
         known = f"6b1d3a52-0000-4000-8000-{number:012x}"
         (self._fake.proc / "sys/kernel/random/boot_id").write_text(known + "\n")
 
-    def event(self) -> None:
-        """Let the kernel send an event of some PCI function, as ``udevadm trigger`` does.
-
-        Every process of the machine that listens hears it, other agents too.
-        """
-        source = next(iter(sorted(_KERNEL_EVENTS.glob("*/uevent"))))
-        source.write_text("change")
-
     def environment(self) -> dict[str, str]:
         """Return settings that let an agent run on this machine."""
-        trees = {f"HARDPOINT_PATHS__{t.upper()}": str(self.root / t) for t in _TREES}
-        return trees | {"HARDPOINT_DRIVER__PCI_DRM__PCI_IDS": json.dumps([str(self.ids)])}
+        return trees(self.root) | {
+            "HARDPOINT_DRIVER__PCI_DRM__PCI_IDS": json.dumps([str(self.ids)])
+        }
 
     def _lay(self) -> None:
-        """Make the nodes of /dev what the table says they are."""
-        self._fake.save()
-        nodes = json.loads((self.root / "dev.json").read_text())["nodes"]
-        wanted = {self.root / path.lstrip("/"): info for path, info in nodes.items()}
-        for path in (self.root / "dev").rglob("*"):
-            if path not in wanted and not path.is_dir():
-                path.unlink()
-        for path, info in wanted.items():
-            device = os.makedev(info["major"], info["minor"])
-            if path.exists() and path.stat().st_rdev == device:
-                continue
-            path.unlink(missing_ok=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.mknod(path, stat.S_IFCHR | 0o600, device)
-            path.chmod(int(info["mode"], 8))
-            os.chown(path, info["uid"], info["gid"])
-        self.event()
+        lay_nodes(self._fake)
+        kernel_event()
+
+
+def lay_nodes(fake: FakeMachine) -> None:
+    """Make the nodes of /dev what the machine's table says they are."""
+    nodes = json.loads((fake.save() / "dev.json").read_text())["nodes"]
+    wanted = {fake.root / path.lstrip("/"): info for path, info in nodes.items()}
+    for path in (fake.root / "dev").rglob("*"):
+        if path not in wanted and not path.is_dir():
+            path.unlink()
+    for path, info in wanted.items():
+        device = os.makedev(info["major"], info["minor"])
+        if path.exists() and path.stat().st_rdev == device:
+            continue
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(path, stat.S_IFCHR | 0o600, device)
+        path.chmod(int(info["mode"], 8))
+        os.chown(path, info["uid"], info["gid"])
+
+
+def kernel_event() -> None:
+    """Let the kernel send an event of some PCI function, as ``udevadm trigger`` does.
+
+    Every process of the machine that listens hears it, other agents too.
+    """
+    source = next(iter(sorted(_KERNEL_EVENTS.glob("*/uevent"))))
+    source.write_text("change")
+
+
+def trees(root: Path) -> dict[str, str]:
+    """Return settings that let an agent run on the machine below a root."""
+    return {f"HARDPOINT_PATHS__{t.upper()}": str(root / t) for t in _TREES}
 
 
 _TREES = ("sys", "dev", "proc", "run")
