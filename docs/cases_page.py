@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NEEDS = ("root", "hwlab", "cluster", "gpu")  # marks of tests that not every machine can run
+NEEDS = ("root", "hwlab", "cluster", "gpu")
+"""Marks of tests that not every machine can run, and the folders where every test has one."""
 UNTESTED = {"not_ours": "Does not apply", "open": "Open", "later": "Later"}
 _KEYS = {"reports", "wrong", "right", *UNTESTED}
 _INTRO = """<!-- Written by `make docs` from tests/field_cases and the marks on the tests. -->
@@ -108,7 +109,7 @@ def _marks_of(tree: ast.Module, path: Path) -> Iterator[Mark]:
         seen += len(calls)
         if calls and not (node.name.startswith("test_") and path.name.startswith("test_")):
             raise _misplaced(path, node.lineno)
-        needs = _needs([*module, *node.decorator_list])
+        needs = _needs([*module, *node.decorator_list], path)
         yield from (Mark(case, str(path), node.name, needs) for c in calls for case in _ids(c))
     everywhere = [n for n in ast.walk(tree) if _mark_name(n) == "field_case"]
     if len(everywhere) != seen:
@@ -129,8 +130,8 @@ def _mark_name(node: ast.AST) -> str:
     return called.attr if called.value.attr == "mark" else ""
 
 
-def _needs(nodes: list[ast.expr]) -> tuple[str, ...]:
-    inner = {_mark_name(part) for node in nodes for part in ast.walk(node)}
+def _needs(nodes: list[ast.expr], path: Path) -> tuple[str, ...]:
+    inner = {_mark_name(part) for node in nodes for part in ast.walk(node)} | {*path.parts}
     return tuple(need for need in NEEDS if need in inner)
 
 

@@ -123,6 +123,7 @@ def test_a_node_that_comes_late_is_published_then(machine: FakeMachine) -> None:
     assert list(look(machine.node()).devices) == ["pci-0000-0a-00-0", "pci-0000-0a-00-0-display"]
 
 
+@pytest.mark.field_case("F09")
 def test_a_function_that_was_removed_is_gone_and_its_neighbours_stay(machine: FakeMachine) -> None:
     for slot in (2, 3):
         machine.pci(f"0000:00:0{slot}.0", driver="i915").drm(card=slot, render=128 + slot)

@@ -79,6 +79,22 @@ async def test_new_hardware_is_offered_after_a_hint(world: World) -> None:
         assert _names(offer) == ["radio0", "radio1", "radio2"]
 
 
+@pytest.mark.field_case("F05")
+async def test_a_node_without_any_device_is_served_and_offers_the_first_when_it_comes(
+    world: World,
+) -> None:
+    shutil.rmtree(world.machine.sys / "class/radio")
+    async with world.agent() as agent:
+        assert (agent.offer.complete, agent.offer.devices) == (True, ())
+        assert not agent.board.entries
+
+        world.radio("radio2", 2)
+        world.machine.node()
+        agent._scanner.wake.set()
+
+        await until(agent, lambda o: _names(o) == ["radio2"])
+
+
 @pytest.mark.field_case("A16")
 async def test_a_held_device_that_left_stays_tainted_and_its_file_injects_nothing(
     world: World,
@@ -103,6 +119,7 @@ async def _eventually(true: Callable[[], bool]) -> None:
             await anyio.sleep(0.01)
 
 
+@pytest.mark.field_case("F02")
 async def test_an_unhealthy_device_is_tainted_and_comes_back(world: World) -> None:
     world.driver.broken.add("radio1")
     async with world.agent() as agent:

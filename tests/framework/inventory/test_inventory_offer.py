@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -335,6 +336,7 @@ def test_a_device_the_api_would_refuse_costs_only_itself() -> None:
     assert built.withheld[0].rule == "bad-device"
 
 
+@pytest.mark.field_case("F03")
 def test_an_unhealthy_device_is_tainted_and_an_unknown_one_is_not() -> None:
     health = {
         ("usb", "a"): Health(Condition.UNHEALTHY, "it fell off the bus"),
