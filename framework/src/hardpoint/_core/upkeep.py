@@ -334,6 +334,8 @@ class Upkeep:
             await self._in_thread(remove)
         except OSError as error:  # nothing is held by it: it is looked at again as an orphan
             self._tell_once(f"remove {uid}", str(error))
+        else:
+            self._telling.pop(f"remove {uid}", None)
 
     # -- quarantine -------------------------------------------------------------------------------
 
