@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from hardpoint._core.afterudev import AfterUdev
 from hardpoint._core.broker import Broker
 from hardpoint._core.cluster import connect
 from hardpoint._core.discovery import Plugins
@@ -160,7 +161,9 @@ class HardpointAgent:
             tasks.start_soon(self._end_without, lost)
             await self._restore_listings()
             if self._events:
-                tasks.start_soon(listen, self._scanner.wake.set, self.board)
+                udev = AfterUdev(self.node.run, self._scanner.wake.set)
+                tasks.start_soon(listen, udev.heard, self.board)
+                tasks.start_soon(udev.run)
             tasks.start_soon(self._scanner.run)
             tasks.start_soon(self._offering.run, self._on_offer)
             tasks.start_soon(self._reporter.run)
