@@ -148,6 +148,19 @@ def test_udevs_name_is_published_where_it_leads_to_the_device(
     assert look().devices["usb-1-1-1-0"].attributes["byId"] == "usb-Acme_A1-if00-port0"
 
 
+def test_a_name_is_published_while_udev_has_its_lock_beside_it(
+    machine: FakeMachine, look: Look
+) -> None:
+    """The lock file is there from udev's first work to some seconds after its last: found on a
+    live kernel, where `udevadm trigger` took the names of all adapters away."""
+    _serial(machine, "1-1", "A1")
+    _named_by_udev(machine, 0, "usb-Acme_A1-if00-port0", "ttyUSB0")
+    (lock,) = (machine.run / "udev/links").iterdir()
+    (lock / ".lock").touch()
+
+    assert look().devices["usb-1-1-1-0"].attributes["byId"] == "usb-Acme_A1-if00-port0"
+
+
 @pytest.mark.field_case("G11")
 def test_a_name_that_two_devices_want_is_nobodys(machine: FakeMachine, look: Look) -> None:
     for minor, port in enumerate(("1-1", "1-2")):

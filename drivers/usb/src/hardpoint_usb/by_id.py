@@ -46,12 +46,14 @@ def _is_its_own(node: Node, link: str, one: DeviceNode) -> bool:
     """Say whether udev made the link for this node, and knows no other that wants its name.
 
     udev notes who wants a name (udev-node.c, stack directory); where it does not, the link tells.
+    While it works, and some seconds longer, its lock file is there too.
     """
     escaped = link.replace("\\", "\\x5c").replace("/", "\\x2f")
     try:
-        return os.listdir(os.path.join(node.run, "udev/links", escaped)) == [_udev_id(one)]
+        names = os.listdir(os.path.join(node.run, "udev/links", escaped))
     except OSError:
         return _leads_to(node, link, one)
+    return [name for name in names if not name.startswith(".")] == [_udev_id(one)]
 
 
 def _leads_to(node: Node, link: str, one: DeviceNode) -> bool:
