@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from hardpoint._core.state import make_private
 from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
 
 KNOWN = 1
@@ -152,7 +153,7 @@ class LedgerFile:
         self.fresh = False
         self._steps = steps
         try:
-            _private(directory)
+            make_private(directory)
             self._lock = os.open(
                 directory / "ledger.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
@@ -279,12 +280,6 @@ def _one(connection: sqlite3.Connection, query: str) -> object:
 
 
 # -- files ----------------------------------------------------------------------------------------
-
-
-def _private(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if directory.stat().st_mode & 0o077:
-        directory.chmod(0o700)
 
 
 def _locked(descriptor: int, how: int) -> bool:

@@ -22,9 +22,27 @@ _LEFT_BEHIND = 60.0
 
 
 def make_private(state: Path) -> None:
-    """Make the state directory, for its owner alone."""
+    """Make the state directory, for its owner alone; it is there after a power cut too.
+
+    A claim that is answered would else be lost with the directory that its ledger is in.
+    """
+    made = [path for path in (state, *state.parents) if not path.exists()]
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(state, 0o700)
+    if state.stat().st_mode & 0o077:
+        state.chmod(0o700)
+    for path in dict.fromkeys((*made, state)):  # made by a process that was killed before this
+        _flush_directory(path.parent)
+
+
+def _flush_directory(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # it is not ours: whoever made it sees to it
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def mark_running(state: Path) -> int:
