@@ -27,6 +27,12 @@ _NUMBERS = re.compile(r"\d+:\d+")
 _GENERIC = re.compile(r"ng(\d+n\d+)")
 
 
+class Suspected(str):
+    """A reason that a person may know better: nothing says that the disk is open."""
+
+    __slots__ = ()
+
+
 class BlockDevices:
     """Every block device that sysfs lists: numbers, names and paths, and the whole disk of each."""
 
@@ -140,7 +146,7 @@ class DisksInUse:
     def _look(self) -> None:
         for path in sorted(self._blocks.paths):
             self._use(path, self._stood_on(path))
-            self._use(path, self._signed(path), "may be in use")
+            self._suspect(path, self._signed(path))
         mounts = mounts_of(self._node)
         self._unknown = mounts.unknown
         listed = set(self._spanning())
@@ -152,11 +158,22 @@ class DisksInUse:
             self._use(self._blocks.find(source), "a loop device reads it")
         self._zfs()
 
-    def _use(self, path: str | None, reason: str, surely: str = "is in use") -> None:
+    def _use(self, path: str | None, reason: str) -> None:
         """Note a use of a disk or partition; the first one found is the one that is told."""
         if path and reason:
             whole = self._blocks.whole(path)
-            self._uses.setdefault(whole, f"/dev/{_devname(path)} {surely}: {reason}")
+            if isinstance(self._uses.get(whole, Suspected()), Suspected):
+                self._uses[whole] = f"/dev/{_devname(path)} is in use: {reason}"
+
+    def _suspect(self, path: str, kind: str) -> None:
+        """Note whose member a disk may be; of an imported ZFS pool nothing says more than that."""
+        if not kind:
+            return
+        reason = f"it carries a signature of {kind}, which wipefs removes if nobody needs it"
+        if kind == "zfs_member" and self._zfs_is_imported():
+            self._use(path, reason)
+        said = Suspected(f"/dev/{_devname(path)} may be in use: {reason}")
+        self._uses.setdefault(self._blocks.whole(path), said)
 
     def _must_find(self, source: str, reason: str) -> None:
         path = self._blocks.find(source)
@@ -175,12 +192,10 @@ class DisksInUse:
         return f"{clean(os.fsencode(min(holders)))} stands on it" if holders else ""
 
     def _signed(self, path: str) -> str:
-        """Say whose member the signature of a block device makes it."""
+        """Say whose member the signature of a block device makes it; "" for a plain one."""
         kind, usage = self._blocks.signature(path)
-        if usage in STORAGE_USAGE or kind in STORAGE:
-            what = kind or "a storage system"
-            return f"it carries a signature of {what}, which wipefs removes if nobody needs it"
-        return ""
+        belongs = usage in STORAGE_USAGE or kind in STORAGE
+        return (kind or "a storage system") if belongs else ""
 
     def _mounted(self, mount: Mount, *, told: bool) -> None:
         """Note the disks of a mount; ``told``: sysfs has listed the disks that it spans."""
@@ -230,7 +245,7 @@ class DisksInUse:
     def _reach(self) -> Iterator[tuple[str, str]]:
         """Yield every directory that a disk in use is in or below, with the reason."""
         for whole, reason in self._uses.items():
-            said = f"the disk {_devname(whole)} is reached through it: {reason}"
+            said = type(reason)(f"the disk {_devname(whole)} is reached through it: {reason}")
             for path in (whole, *_controllers(whole)):
                 while path not in (self._node.devices, "/"):
                     yield path, said

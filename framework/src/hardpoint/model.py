@@ -361,6 +361,8 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+    vouched: bool = False
+    """True: a rule allows it by its very name, whatever signature its disk carries."""
 class Offer:
     """What may be offered right now: the inventory after policies and the admin's rules."""
 

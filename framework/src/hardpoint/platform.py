@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from hardpoint._disks_in_use import DisksInUse
+from hardpoint._disks_in_use import DisksInUse, Suspected
 from hardpoint.model import DeviceNode, NodeType
 from hardpoint.node import Entry, Node, said
+
+__all__ = ["ALWAYS", "Platform", "Suspected"]
 
 _TPM = re.compile(r"/dev/(tpm|tpmrm)\d+")
 _LEGACY_WATCHDOG = (10, 130)
@@ -71,6 +73,9 @@ class Platform:
 
         A node is known by its numbers, those it states and those that the host's /dev has under its
         path. What cannot be read is not offered. Never raises.
+
+        The sentence is ``Suspected`` where only the signature of a storage system speaks against a
+        disk: the framework offers it where a rule names the device, and drivers leave that to it.
         """
         try:
             return self._by_path(node) or self._by_numbers(node)

@@ -79,6 +79,8 @@ LEGACY = {
 DISKS = {
     "pci-0000-00-06-0-nvme-1": ["/dev/nvme1n1"],
     "pci-0000-00-06-0-nvme-2": ["/dev/nvme1n2"],
+    "pci-0000-00-07-0-scsi-0-0-4-0": ["/dev/sdg"],  # LVM: for the framework to keep
+    "pci-0000-00-07-0-scsi-0-0-5-0": ["/dev/sdh"],  # LUKS, likewise
     "pci-0000-00-07-0-scsi-0-0-6-0": ["/dev/sdi"],
     "pci-0000-00-07-0-scsi-0-0-7-0": ["/dev/sdj"],
     "pci-0000-00-09-0-disk": ["/dev/vdb"],
@@ -185,7 +187,7 @@ def test_a_recorded_machine_makes_these_devices(
                 "pci 0000:00:00.0": "plumbing",
                 "pci 0000:00:04.0": "no-nodes",
                 "pci 0000:00:05.0 nvme0n1": "disk-in-use",
-                **{f"pci 0000:00:07.0 sd{x}": "disk-in-use" for x in "cdefgh"},
+                **{f"pci 0000:00:07.0 sd{x}": "disk-in-use" for x in "cdef"},
                 "pci 0000:00:08.0 vda": "disk-in-use",
                 "pci 0000:00:10.0": "plumbing",
                 "pci 0000:00:10.1": "plumbing",

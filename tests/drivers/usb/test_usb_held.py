@@ -148,11 +148,13 @@ def test_a_disk_that_its_holder_gave_a_signature_stays_its_holders(
     record.parent.mkdir(parents=True)
     record.write_text("E:ID_FS_TYPE=ceph_bluestore\nE:ID_FS_USAGE=other\n")
 
-    assert look().rules() == {"1-1:1.0": "in-use"}
+    assert look().names == ["usb-1-1-1-0"]  # the framework keeps it, or a rule names it
     assert _paths(look(held=held).devices["usb-1-1-1-0"]) == [
         "/dev/sdb",
         "/dev/bus/usb/001/002",
     ]
+    stick.attribute("serial", "STICK-2")
+    assert look(held=held).rules() == {"1-1:1.0": "in-use"}
 
 
 def test_a_disk_in_use_that_took_the_place_of_a_held_one_is_not_its_holders(

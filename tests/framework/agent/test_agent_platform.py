@@ -56,6 +56,45 @@ async def test_a_disk_that_was_mounted_since_the_last_scan_is_refused(disks: Wor
         assert agent.holds() == ()
 
 
+def _sign(disks: World) -> None:
+    """Let udev have found a locked LUKS disk in /dev/sdb."""
+    record = disks.machine.run / "udev/data/b8:16"
+    record.parent.mkdir(parents=True)
+    record.write_text("E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_USAGE=crypto\n")
+
+
+async def test_a_disk_with_a_signature_is_given_where_a_rule_names_it(disks: World) -> None:
+    _sign(disks)
+    wanted = claim("sdb")
+    named = Rule(action="allow", where={"device": "sdb"})
+    async with disks.agent(rules=(ALLOW,)) as agent:
+        assert agent.offer.devices == ()
+
+    async with disks.agent(rules=(named,)) as agent:
+        assert await agent.prepare(wanted.key, reading(wanted))
+        (file,) = disks.paths.cdi.glob("*.json")
+        assert "/dev/sdb" in file.read_text()
+
+
+async def test_a_disk_that_was_named_and_is_mounted_now_is_refused(disks: World) -> None:
+    _sign(disks)
+    wanted = claim("sdb")
+    async with disks.agent(rules=(Rule(action="allow", where={"device": "sdb"}),)) as agent:
+        disks.machine.mount("8:16", "/data", source="/dev/sdb")
+
+        with pytest.raises(HoldDenied, match="/data"):
+            await agent.prepare(wanted.key, reading(wanted))
+
+
+async def test_a_disk_that_got_a_signature_since_the_last_scan_is_refused(disks: World) -> None:
+    wanted = claim("sdb")
+    async with disks.agent(rules=(ALLOW,)) as agent:
+        _sign(disks)
+
+        with pytest.raises(HoldDenied, match="signature"):
+            await agent.prepare(wanted.key, reading(wanted))
+
+
 async def test_a_disk_stays_with_its_holder_who_builds_upon_it(disks: World) -> None:
     wanted = claim("sdb")
     async with disks.agent(rules=(ALLOW,)) as agent:

@@ -25,6 +25,7 @@ from hardpoint._core.inventory import (
     vetoed,
 )
 from hardpoint.model import ClaimKey, Condition, Domain, Hold, HoldState, NodeType, Offer
+from hardpoint.platform import Suspected
 from hardpoint.settings import Rule
 
 DOMAIN = Domain.named("hardpoint.dev")
@@ -224,6 +225,42 @@ def test_no_rule_offers_a_disk_that_the_node_itself_uses() -> None:
         return "it is mounted at /" if node.path == "/dev/sdb1" else None
 
     built = build([_listing("pci", disk)], _facts(rules=(allow,), node_reason=used))
+
+    assert built.devices == ()
+    assert built.withheld[0].reason == "it is mounted at /"
+
+
+def _signed(node: DeviceNode) -> str | None:
+    return Suspected("/dev/sdb may be in use: it carries a signature of crypto_LUKS")
+
+
+def test_a_rule_that_names_a_disk_knows_better_than_a_mere_signature() -> None:
+    listing = _listing("pci", _disk("disk-a"))
+
+    def with_rules(*rules: Rule, **facts: Any) -> Any:
+        return build([listing], _facts(rules=rules, node_reason=_signed, **facts))
+
+    named = Rule(action="allow", where={"device": "disk-a"})
+    pattern = Rule(action="allow", where={"device": "disk-*"})
+    deny = Rule(action="deny", where={"kind": "k"})
+
+    (kept,) = with_rules(pattern).withheld
+    assert kept.rule == "disk-in-use"
+    assert kept.reason.endswith('where = {device = "disk-a"} offers it all the same')
+    assert _rules_of(with_rules(deny, named)) == {"disk-a": "disk-in-use"}
+    (offered,) = with_rules(named).devices
+    assert (offered.name, offered.vouched) == ("disk-a", True)
+
+
+def test_no_rule_knows_better_than_the_kernel() -> None:
+    named = Rule(action="allow", where={"device": "disk"})
+    partition = DeviceNode(path="/dev/sdb1", type=NodeType.BLOCK, major=8, minor=17)
+    disk = _device("disk", *_disk().nodes, partition)
+
+    def both(node: DeviceNode) -> str | None:
+        return "it is mounted at /" if node.path == "/dev/sdb1" else _signed(node)
+
+    built = build([_listing("pci", disk)], _facts(rules=(named,), node_reason=both))
 
     assert built.devices == ()
     assert built.withheld[0].reason == "it is mounted at /"

@@ -8,8 +8,8 @@ import pytest
 from recorded_machines import Recorded
 
 from hardpoint import DeviceNode, Node, NodeType
-from hardpoint.platform import Platform
-from hardpoint.testing.sysfs import FakeDevice, FakeMachine, FakeUsb
+from hardpoint.platform import Platform, Suspected
+from hardpoint.testing.sysfs import FakeDevice, FakeDisk, FakeMachine, FakeUsb
 
 
 def block(path: str, major: int | None = None, minor: int | None = None) -> DeviceNode:
@@ -214,6 +214,30 @@ def test_a_disk_that_carries_the_signature_of_a_storage_system_is_its_own(
     record.write_text(signature)
 
     assert ("/dev/sdb" in reasons(machine.node())) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("more", "suspected"),
+    [
+        (lambda machine: None, True),
+        (lambda machine: machine.mount("8:17", "/data"), False),
+        (lambda machine: machine.swap("/dev/sdb1"), False),
+        (lambda machine: (machine.proc / "spl/kstat/zfs/tank").mkdir(parents=True), False),
+    ],
+    ids=["free", "mounted", "swapped", "imported"],
+)
+def test_a_signature_alone_is_a_suspicion(
+    machine: FakeMachine, more: Callable[[FakeMachine], object], suspected: bool
+) -> None:
+    FakeDisk(machine, (machine.sys / "class/block/sdb").resolve()).partition(1, 8, 17)
+    record = machine.run / "udev/data/b8:16"
+    record.parent.mkdir(parents=True)
+    record.write_text("E:ID_FS_TYPE=zfs_member\nE:ID_FS_USAGE=filesystem\n")
+    more(machine)
+
+    reason = reasons(machine.node())["/dev/sdb"]
+
+    assert isinstance(reason, Suspected) is suspected
 
 
 def test_while_a_zfs_pool_is_imported_only_disks_known_to_hold_something_else_are_free(

@@ -10,7 +10,7 @@ from hardpoint import Device, DeviceNode, Entry, Node, Unread, Withheld
 from hardpoint.attributes import fit_name, with_hash
 from hardpoint.model import AttributeValue
 from hardpoint.node import described
-from hardpoint.platform import Platform
+from hardpoint.platform import Platform, Suspected
 from hardpoint_pci_drm import board, disks, gpu, pci, withheld
 from hardpoint_pci_drm.settings import PciDrmSettings
 from hardpoint_pci_drm.shapes import FRAMEBUFFER, Shape, shapes, subsystem
@@ -121,22 +121,23 @@ class Scan:
         drives = disks.drives(found)
         for drive, port in zip(drives, disks.suffixes(drives, owner), strict=True):
             device = self._drive(owner, drive, port, facts)
-            _, dropped = self.platform.keep(drive.nodes)
-            if dropped and not self._is_held(device):
-                yield withheld.disk_kept(owner, drive.entry.name, dropped[0][1])
-            else:
-                yield device
+            reason = self._kept(device)
+            yield withheld.disk_kept(owner, drive.entry.name, reason) if reason else device
 
-    def _is_held(self, device: Device) -> bool:
-        """Say whether a claim holds this drive, and no other has taken its place.
+    def _kept(self, device: Device) -> str:
+        """Say why a drive is not offered; "" if it is, or if the framework is to judge.
 
-        Its holder may write to it what makes it look in use: a volume, the signature of a storage
-        system. The framework judges the nodes of a held device.
+        The holder of a drive may write to it what makes it look in use: a volume, the signature of
+        a storage system. The framework judges its nodes, as long as no other drive has taken its
+        place; and those of a free drive that no more than a signature speaks against, since it
+        knows the admin's rules.
         """
-        return any(
-            held.origin == device.origin and disks.may_be_one(held, device)
-            for held in self.node.held().values()
-        )
+        reasons = [reason for _, reason in self.platform.keep(device.nodes)[1]]
+        used = [reason for reason in reasons if not isinstance(reason, Suspected)]
+        here = [held for held in self.node.held().values() if held.origin == device.origin]
+        if any(disks.may_be_one(held, device) for held in here):
+            return ""
+        return next(iter([*used, *(reasons if here else ())]), "")
 
     def _drive(self, owner: Entry, drive: disks.Drive, port: str, facts: Facts) -> Device:
         word: Facts = {"subsystem": drive.nodes[0].subsystem}

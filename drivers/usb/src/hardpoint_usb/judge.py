@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hardpoint import Device, DeviceNode, NodeType, Taint, Withheld, exclusive, shared
 from hardpoint.attributes import text
 from hardpoint.model import AttributeValue, Listed, Part
+from hardpoint.platform import Suspected
 from hardpoint_usb import serio, withheld
 from hardpoint_usb.adapters import BTUSB, extra_nodes
 from hardpoint_usb.attributes import ids_of, of_interface, of_port, of_whole, present
@@ -128,7 +129,7 @@ def _by_interface(scan: Scan, port: Port) -> Iterator[Listed]:
         if isinstance(item, Withheld):
             yield item
             continue
-        fit, reason = (item, "") if _is_held_disk(scan, port, item) else _without_kept(scan, item)
+        fit, reason = _fit(scan, port, item)
         kept_by_machine = kept_by_machine or reason
         if fit is None:
             yield withheld.in_use(item.interfaces[0], reason)
@@ -219,14 +220,18 @@ def _is_held_disk(scan: Scan, port: Port, draft: Draft) -> bool:
     return not before or not after or before == after
 
 
-def _without_kept(scan: Scan, draft: Draft) -> tuple[Draft | None, str]:
+def _fit(scan: Scan, port: Port, draft: Draft) -> tuple[Draft | None, str]:
     """Return the draft without what the machine itself uses, and the first reason.
 
     A disk of which anything is in use is not offered at all: its pass-through node writes
-    everywhere.
+    everywhere. A free one that only carries a signature is the framework's to judge, which knows
+    the admin's rules.
     """
+    if _is_held_disk(scan, port, draft):
+        return draft, ""
     reasons = {node: reason for node in draft.nodes if (reason := scan.keeps(node))}
-    if not reasons:
+    free = draft.interfaces[0].address not in scan.held(port)
+    if not reasons or (free and all(isinstance(why, Suspected) for why in reasons.values())):
         return draft, ""
     rest = tuple(node for node in draft.nodes if node not in reasons)
     why = next(iter(reasons.values()))

@@ -25,7 +25,7 @@ from hardpoint.model import (
     parts_of,
 )
 from hardpoint.parameters import decode
-from hardpoint.platform import Platform
+from hardpoint.platform import Platform, Suspected
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Admission:
         device, vendor = offered.device, offered.domain.cdi_vendor
         request = allotment.request if twice else ""
         nodes = await self._nodes(claim, allotment, device, parameters)
-        await self._refuse_kept_nodes(device, nodes)
+        await self._refuse_kept_nodes(offered, nodes)
         return Want(
             allotment=allotment,
             device=device,
@@ -125,15 +125,18 @@ class Admission:
                 raise
         return await self._composer.numbered(nodes)
 
-    async def _refuse_kept_nodes(self, device: Device, nodes: tuple[DeviceNode, ...]) -> None:
+    async def _refuse_kept_nodes(self, offered: Offered, nodes: tuple[DeviceNode, ...]) -> None:
         """Refuse what the machine itself uses at this moment, whatever was offered.
 
         A disk may have been mounted since the last scan: nothing announces that.
         """
+        device = offered.device
         _, kept = await self._composer.in_thread(
             lambda: Platform.of(self._composer.node).keep(nodes)
         )
         for node, reason in kept:
+            if offered.vouched and isinstance(reason, Suspected):
+                continue
             raise HoldDenied(
                 f"device {device.name} cannot be given: {node.path}: {reason}", reason="platform"
             )

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
+from hardpoint._core.rules import facts_of, idle_rules, is_named, rule_for
 from hardpoint._core.subjects import concerns
 from hardpoint.attributes import publishable
 from hardpoint.errors import BadValue
 from hardpoint.model import (
-    AttributeValue,
     Condition,
     Device,
     DeviceNode,
@@ -32,6 +31,7 @@ from hardpoint.model import (
     Unread,
     Withheld,
 )
+from hardpoint.platform import Suspected
 from hardpoint.settings import Rule
 
 STALE_AFTER = 60.0
@@ -119,16 +119,25 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Fit:
+    """A device as it may be offered, and since when it could not be read, or None."""
+
+    device: Device
+    stale: float | None
+    vouched: bool = False
+    """A rule names it, so that the mere signature of a storage system does not keep it back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """A listing after the validator, the platform and the admin's rules.
 
-    It looks into sysfs and is worth keeping until the driver lists anew: ``devices`` are pairs of
-    a device as it may be offered, and since when it could not be read, or None.
+    It looks into sysfs and is worth keeping until the driver lists anew.
     """
 
     listing: Listing
     domain: Domain
-    devices: tuple[tuple[Device, float | None], ...] = ()
+    devices: tuple[Fit, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     problems: tuple[tuple[str, str, BadValue], ...] = ()
     used: frozenset[int] = frozenset()
@@ -141,12 +150,14 @@ class Notes:
 
     problems: list[tuple[str, str, BadValue]] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
+    """Published names of devices that a rule allows by their very name."""
 
 
 def judge(listing: Listing, facts: Facts) -> Judged:
     """Judge every device of a listing by itself."""
     domain = facts.domain_of(listing.driver)
-    devices: list[tuple[Device, float | None]] = []
+    devices: list[Fit] = []
     withheld: list[Withheld] = list(listing.withheld)
     notes = Notes()
     for device in listing.devices:
@@ -154,7 +165,8 @@ def judge(listing: Listing, facts: Facts) -> Judged:
         if isinstance(answer, Withheld):
             withheld.append(answer)
         else:
-            devices.append((answer, listing.stale.get(device.name)))
+            stale = listing.stale.get(device.name)
+            devices.append(Fit(answer, stale, vouched=answer.name in notes.named))
     problems, used = tuple(notes.problems), frozenset(notes.used)
     return Judged(listing, domain, tuple(devices), tuple(withheld), problems, used)
 
@@ -171,7 +183,8 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
     seen: dict[tuple[str, str], str] = {}
     offered: list[Offered] = []
     for judged in ordered:
-        for device, stale in judged.devices:
+        for fit in judged.devices:
+            device = fit.device
             key = (judged.domain.dra_driver, device.name)
             if key in facts.quarantined:
                 why = facts.quarantined[key]
@@ -180,7 +193,7 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
                 withheld.append(_second(device, seen[key]))
                 continue
             else:
-                offered.append(_as_offered(device, judged.domain, stale, facts))
+                offered.append(_as_offered(fit, judged.domain, facts))
             seen[key] = judged.listing.driver
     offered.extend(_held_but_absent(facts, seen, withheld))
     devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
@@ -201,14 +214,20 @@ def _judge(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device
         return Withheld(device.name or "?", BAD_DEVICE, str(bad), device.driver)
     notes.problems += [(device.driver, fit.name, problem) for problem in mended]
     name = _published_name(fit, facts)
+    if is_named(fit, facts.rules):
+        notes.named.add(name)
     held = [hold.device for hold in facts.holds if _holds(hold, name, domain)]
     kept, reasons = _without_kept_nodes(fit, facts.node_reason, held)
     if held:
         return _ruled(replace(fit, nodes=kept), domain, facts, notes)
+    used = [reason for reason in reasons if not isinstance(reason, Suspected)]
+    if reasons and not used and name in notes.named:
+        return _ruled(fit, domain, facts, notes)
+    if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
+        why = used[0] if used else f"{reasons[0]}; {rule_for(fit.name)} offers it all the same"
+        return Withheld(fit.name, "disk-in-use", why, device.driver)
     if fit.nodes and not kept:
         return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
-    if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
-        return Withheld(fit.name, "disk-in-use", reasons[0], device.driver)
     return _ruled(replace(fit, nodes=kept), domain, facts, notes)
 
 
@@ -240,12 +259,6 @@ def _without_kept_nodes(
 def _has(held: Device, node: DeviceNode) -> bool:
     """Say whether a holder has a node; of a disk all, under whatever number it came back."""
     return any(own.path == node.path or own.type is NodeType.BLOCK for own in held.nodes)
-
-
-def facts_of(device: Device) -> dict[str, AttributeValue]:
-    """Return what a rule may ask of a device: its attributes, name, kind and plugin."""
-    own = {"device": device.name, "kind": device.kind, "plugin": device.driver}
-    return {**device.attributes, **own}
 
 
 def _ruled(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device | Withheld:
@@ -287,8 +300,7 @@ def _block_rule(device: Device, name: str) -> Device | Withheld:
         device.name,
         "block-device",
         f"{disk.path} is a block device, which is offered only where the settings say so, since "
-        "the disk of a storage system may look unused: add a rule, "
-        f'[[rules]] action = "allow", where = {{device = "{name}"}}',
+        f"the disk of a storage system may look unused: add a rule, {rule_for(name)}",
         device.driver,
     )
 
@@ -303,7 +315,8 @@ def _second(device: Device, first: str) -> Withheld:
     )
 
 
-def _as_offered(device: Device, domain: Domain, stale: float | None, facts: Facts) -> Offered:
+def _as_offered(fit: Fit, domain: Domain, facts: Facts) -> Offered:
+    device, stale = fit.device, fit.stale
     health = facts.health.get((device.driver, device.name), Health(Condition.HEALTHY))
     taints = list(device.taints)
     old = stale is not None and facts.now - stale >= STALE_AFTER
@@ -318,6 +331,7 @@ def _as_offered(device: Device, domain: Domain, stale: float | None, facts: Fact
         taints=tuple(dict.fromkeys(taints)),
         held=any(_holds(hold, device.name, domain) for hold in facts.holds),
         claimable=not old and health.condition is not Condition.UNHEALTHY,
+        vouched=fit.vouched,
     )
 
 
@@ -370,32 +384,6 @@ def _rivals(offered: list[Offered]) -> list[Offered]:
         if taken:
             answer[index] = replace(one, taints=(*one.taints, RIVAL))
     return answer
-
-
-def idle_rules(
-    rules: Sequence[Rule], used: frozenset[int], known: Mapping[str, type]
-) -> Iterator[str]:
-    """Yield a sentence for each rule that matched no device; ``known`` are attributes there are.
-
-    A rule that denies nothing, for a misspelt word, would be an open door.
-    """
-    for number, rule in enumerate(rules):
-        if number not in used:
-            why = "; ".join(_suspect(rule, known))
-            yield f"[[rules]] number {number + 1} ({rule.action}) matches no device here" + (
-                f": {why}" if why else ""
-            )
-
-
-def _suspect(rule: Rule, known: Mapping[str, type]) -> Iterator[str]:
-    words = {**known, "device": str, "kind": str, "plugin": str}
-    for key, wanted in rule.where.items():
-        if key not in words:
-            near = get_close_matches(key, words, 1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            yield f"no driver that runs describes {key}{hint}"
-        elif wanted is not False and not isinstance(wanted, words[key]):
-            yield f"{key} is of type {words[key].__name__}, not {type(wanted).__name__}"
 
 
 def vetoed(built: Built, reasons: Mapping[str, str]) -> Built:
