@@ -353,6 +353,8 @@ class Offered:
     """True while a hold exists: such a device stays, tainted, even when it is absent."""
     claimable: bool = True
     """False: shown, since somebody holds it, but no new claim is prepared."""
+    vouched: bool = False
+    """True: a rule allows it by its very name, whatever signature its disk carries."""
 
     @property
     def name(self) -> str:
@@ -361,8 +363,6 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-    vouched: bool = False
-    """True: a rule allows it by its very name, whatever signature its disk carries."""
 class Offer:
     """What may be offered right now: the inventory after policies and the admin's rules."""
 
