@@ -7,14 +7,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from cluster.agent import agent_on, grant_role
-from cluster.node import CannotRun, Cluster, check_machine
+from cluster.node import CannotRun, Cluster, check_machine, own_directory
 from cluster.programs import Release, programs, release
 from cluster.waiting import until
 from cluster.witness import Witness
@@ -27,18 +25,15 @@ DOMAIN = "hardpoint.dev"
 def main() -> int:
     """Bring it up, say how to reach it, and wait."""
     arguments = _arguments()
-    state = Path(tempfile.mkdtemp(prefix="hardpoint-cluster-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         check_machine()
         wanted = release(os.environ.get("KUBERNETES", ""))
-        with Cluster.up(state, wanted, nodes=arguments.nodes) as cluster:
+        with own_directory() as state, Cluster.up(state, wanted, nodes=arguments.nodes) as cluster:
             _serve(cluster, wanted, arguments.machine)
     except CannotRun as error:
         print(f"no cluster here: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    finally:
-        shutil.rmtree(state, ignore_errors=True)
     return 0
 
 

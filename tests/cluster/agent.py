@@ -66,7 +66,7 @@ class AgentProcess:
     def _end(self, how: int) -> None:
         if self._process is not None and self.running:
             self._process.send_signal(how)
-            self._process.wait(20)
+            self._process.wait(60)
 
     def says(self, *words: str) -> Any:
         """Return what a read command answers as JSON: ``says("holds")``."""

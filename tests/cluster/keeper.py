@@ -9,12 +9,15 @@ those of a keeper that was killed by the next one.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +79,17 @@ def hierarchies() -> Iterator[Path]:
         yield from sorted(path.parent for path in CGROUPS.glob("*/tasks"))
 
 
+def try_cgroups() -> None:
+    """Make a cgroup wherever a node needs one, and remove it. Raises ``OSError``."""
+    found = list(hierarchies())
+    if not found:
+        raise FileNotFoundError(f"no hierarchy is mounted at {CGROUPS}")
+    for hierarchy in found:
+        probe = hierarchy / f"hardpoint-{os.getpid()}-n9"
+        probe.mkdir()
+        probe.rmdir()
+
+
 def remove_cgroups(whose: Callable[[int], bool], patience: float = 10.0) -> None:
     """Remove cgroups of the keepers that ``whose`` chooses, as soon as nobody is in them."""
     end = time.monotonic() + patience
@@ -95,6 +109,17 @@ def _cgroups() -> list[Path]:
 def _keeper_of(path: Path) -> int:
     found = _OURS.fullmatch(path.name)
     return int(found[1]) if found else 0
+
+
+def remove_directories(pattern: str) -> None:
+    """Remove the directories of clusters whose keeper was killed together with the tests."""
+    for planned in Path(tempfile.gettempdir()).glob(f"{pattern}/plan.json"):
+        try:
+            keeper = int(json.loads(planned.read_text())["keeper"])
+        except (OSError, ValueError, KeyError):
+            continue
+        if keeper and not _is_keeper(keeper):
+            shutil.rmtree(planned.parent, ignore_errors=True)
 
 
 def _removed(top: Path) -> bool:

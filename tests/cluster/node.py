@@ -14,15 +14,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from cluster import images
+from cluster.keeper import remove_directories, try_cgroups
 from cluster.plan import Plan
 from cluster.programs import Release, programs
 
+_PREFIX = "hpc-"
 NEEDED = ("runc", "busybox", "openssl", "unshare", "nsenter", "setpriv")
 
 
@@ -43,6 +47,21 @@ def check_machine() -> None:
     )
     if tried.returncode:
         raise CannotRun(f"namespaces cannot be made here: {tried.stderr.strip()}")
+    try:
+        try_cgroups()
+    except OSError as error:
+        raise CannotRun(f"no cgroup can be made here: {error}") from error
+
+
+@contextmanager
+def own_directory() -> Iterator[Path]:
+    """A directory for a cluster, gone after; those of runs that were killed are removed first."""
+    remove_directories(f"{_PREFIX}*")
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 class Cluster:

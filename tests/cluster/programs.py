@@ -71,10 +71,20 @@ def release(wanted: str = "") -> Release:
 
 def programs(version: str) -> Programs:
     """Return the programs of a version, built if need be: about ten minutes on two cores."""
-    sources = (GO / f"kube-{version}/go.mod", GO / f"kube-{version}/go.sum", GO / "kube/main.go")
-    kube = _kept(f"kube-{version}", key(*sources), lambda out, of: _kube(version, of, out))
+    kube = _kept(f"kube-{version}", _key_of(version), lambda out, of: _kube(version, of, out))
     tools = _kept("node", key(GO / "node/go.mod", GO / "node/go.sum"), _tools)
     return Programs(kube / "kube", tools)
+
+
+def at_hand(version: str) -> bool:
+    """Say whether a version's programs are there without a build."""
+    of = _key_of(version)
+    return (_cache() / f"kube-{version}-{of[:16]}").is_dir() or _fitting("kube", of) is not None
+
+
+def _key_of(version: str) -> str:
+    module = GO / f"kube-{version}"
+    return key(module / "go.mod", module / "go.sum", GO / "kube/main.go")
 
 
 def key(*sources: Path) -> str:

@@ -27,7 +27,7 @@ from cluster import network, plan
 from cluster.keeper import hierarchies
 from cluster.plan import Plan
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 _NODE = """
 mount -t tmpfs tmpfs /var/lib
 mkdir /var/lib/kubelet

@@ -153,7 +153,7 @@ def test_after_a_reboot_every_pod_has_its_device_again(world: World, namespace: 
     assert world.cdi_files() == []
     world.agent.start()
 
-    until("a second life", lambda: restarts(namespace, pod), patience=90)
+    until("a second life", lambda: restarts(namespace, pod))
     namespace.until_running(pod)
     assert HERE in namespace.run(pod, *TTY)
     assert contents(world) == files

@@ -48,5 +48,5 @@ def test_a_policy_against_one_device_hides_no_other_and_its_end_is_noticed(world
 
     assert WHY in said
     # Nobody tells that a policy has gone: a minute later the device is tried again.
-    until("the adapter is back", lambda: set(world.published()) == ONE_CARD, patience=150)
+    until("the adapter is back", lambda: set(world.published()) == ONE_CARD)
     until("no faults", lambda: faults(world) == {})

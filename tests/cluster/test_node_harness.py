@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from cluster import images, plan
-from cluster.keeper import CGROUPS
-from cluster.programs import GO, key, release
+from cluster.keeper import CGROUPS, remove_directories, try_cgroups
+from cluster.node import CannotRun, check_machine
+from cluster.programs import GO, at_hand, key, release
+from cluster.skipping import cannot
 from cluster.waiting import until
 from cluster.world import World
 
@@ -103,6 +105,15 @@ def test_a_binary_is_kept_under_a_key_of_all_its_sources(tmp_path: Path) -> None
     assert key(*sources, changed) != key(*sources, GO / "kube/main.go")
 
 
+def test_a_version_that_is_neither_kept_nor_prebuilt_is_not_at_hand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HARDPOINT_CLUSTER_CACHE", str(tmp_path))
+    monkeypatch.setenv("HARDPOINT_CLUSTER_BIN", str(tmp_path))
+
+    assert not at_hand("1.37.2")
+
+
 def test_the_images_are_one_layer_of_busybox_under_two_names(tmp_path: Path) -> None:
     busybox = tmp_path / "busybox"
     busybox.write_text("#!/bin/sh\necho busybox\necho ls\n")
@@ -122,3 +133,54 @@ def test_the_images_are_one_layer_of_busybox_under_two_names(tmp_path: Path) -> 
 
 def test_nodes_have_addresses_that_nobody_uses() -> None:
     assert [plan.address(node) for node in ("n0", "n1")] == ["192.0.2.10", "192.0.2.11"]
+
+
+# -- where it cannot run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strict", "outcome"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)]
+)
+def test_what_cannot_run_is_skipped_with_the_reason_and_in_ci_a_failure(
+    monkeypatch: pytest.MonkeyPatch, strict: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("HARDPOINT_CI", strict)
+
+    with pytest.raises(outcome, match="runc not found"):
+        cannot("runc not found")
+
+
+def test_a_machine_without_a_needed_program_says_which_package_brings_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    with pytest.raises(CannotRun, match=r"runc.* not found \(apt-get install"):
+        check_machine()
+
+
+def test_a_machine_whose_cgroups_cannot_be_written_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cluster.keeper.CGROUPS", tmp_path)
+
+    with pytest.raises(FileNotFoundError, match="no hierarchy"):
+        try_cgroups()
+
+
+def test_directories_of_killed_runs_are_removed_and_those_of_living_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    keeper = [sys.executable, "-c", "import sys; sys.stdin.read()", "cluster.keeper"]
+    with subprocess.Popen(keeper, stdin=subprocess.PIPE) as living:
+        plans = {"hpc-killed": 2**22 + 1, "hpc-living": living.pid, "hpc-starting": 0}
+        for name, pid in plans.items():
+            (tmp_path / name / "logs").mkdir(parents=True)
+            (tmp_path / name / "plan.json").write_text(json.dumps({"keeper": pid}))
+
+        remove_directories("hpc-*")
+
+        assert sorted(os.listdir(tmp_path)) == ["hpc-living", "hpc-starting"]
+        living.kill()

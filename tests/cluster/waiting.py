@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds: for a machine that is ten times slower than ours, so that it only takes longer."""
 _T = TypeVar("_T")
 
 

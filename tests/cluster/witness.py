@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster.waiting import Never, until
+from cluster.waiting import PATIENCE, Never, until
 from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
@@ -142,7 +142,7 @@ class Namespace:
         assert found is not None, f"no pod {name}"
         return found
 
-    def until_running(self, *names: str, patience: float = 60) -> None:
+    def until_running(self, *names: str, patience: float = PATIENCE) -> None:
         for name in names:
             self._until(name, "running", lambda name=name: _runs(self.pod(name)), patience)
 
@@ -155,7 +155,7 @@ class Namespace:
 
         return until(f"{pods} pods of {app} run", look)
 
-    def until_says(self, pod: str, sentence: str, patience: float = 60) -> str:
+    def until_says(self, pod: str, sentence: str, patience: float = PATIENCE) -> str:
         """Wait for an event of a pod with these words; return its whole message."""
 
         def look() -> str:
@@ -197,7 +197,7 @@ class Namespace:
             _preload_content=False,  # else nobody closes its socket
         )
         try:
-            line.run_forever(timeout=30)
+            line.run_forever(timeout=PATIENCE)
             return str(line.read_all())
         finally:
             if (socket := line.sock.sock) is not None:
@@ -224,7 +224,7 @@ class Namespace:
         until("no claims", lambda: not self.witness.items("ResourceClaim", self.name))
         self.witness.delete("Namespace", self.name)
 
-    def _until(self, pod: str, what: str, look: Any, patience: float = 60) -> Any:
+    def _until(self, pod: str, what: str, look: Any, patience: float = PATIENCE) -> Any:
         try:
             return until(f"{pod} {what}", look, patience)
         except Never as never:
