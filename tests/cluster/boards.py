@@ -25,6 +25,9 @@ SOURCE = Path(__file__).parent / "driver_boards"
 MAJOR = 248
 RESOURCE = "acme.example.com/board"
 """The extended resource that boards are asked for by."""
+ATTACHED, FAILED = "acme.example.com/attached", "acme.example.com/failed"
+"""What a controller says of a remote board, in a claim's status."""
+_REMOTE = {"sort": "remote", "waits_for": ATTACHED, "fails_with": FAILED}
 QUARTERS = ("card.0", "card.1", "card.2", "card.3")
 DEVICES: dict[str, dict[str, str]] = {
     "board-0": {"sort": "board"},
@@ -35,6 +38,8 @@ DEVICES: dict[str, dict[str, str]] = {
     "middle": {"sort": "part", "size": "2", "slices": " ".join(QUARTERS[1:3])},
     "pool": {"sort": "pool", "memory": "10Gi", "slices": "pool"},
     "pool-whole": {"sort": "pool", "slices": "pool"},
+    "remote-0": _REMOTE,
+    "remote-1": _REMOTE,
 }
 _CHANGED = ("fault", "taint", "effect")
 """What a test may set and the next one finds unset."""
@@ -62,7 +67,7 @@ class Boards:
             "PYTHONPATH": str(site),
         }
         self.agent: AgentProcess = agent_on(world.cluster, world.witness, NODE, settings)
-        for sort in ("board", "part", "pool"):
+        for sort in ("board", "part", "pool", "remote"):
             self.witness.create(pods.device_class(f"acme-{sort}", _of_sort(sort)))
         wanted = pods.device_class("acme-resource", _of_sort("board"))
         wanted["spec"]["extendedResourceName"] = RESOURCE

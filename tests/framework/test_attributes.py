@@ -157,6 +157,39 @@ def test_a_node_outside_of_dev_is_left_out(path: str) -> None:
     assert len(problems) == 1
 
 
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (("up",), ()),
+        ((), ("failed",)),
+        (("up",), ("up",)),
+        (("up", "up"), ("failed",)),
+        (("not a name",), ("failed",)),
+        (("Upper.dev/x",), ("failed",)),
+        (("",), ("failed",)),
+        (("up",), ("a/b/c",)),
+        (tuple("abcde"), ("failed",)),
+    ],
+)
+def test_a_device_whose_binding_conditions_the_api_refuses_is_not_published_without_them(
+    good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    device = Device(name="d", kind="k", binding_conditions=good, binding_failure_conditions=bad)
+
+    with pytest.raises(BadValue, match="binding_"):
+        publishable(device, "h.dev")
+
+
+def test_binding_conditions_are_published_as_they_are() -> None:
+    good, bad = ("acme.dev/attached", "Cabled"), ("acme.dev/failed",)
+    device = Device(name="d", kind="k", binding_conditions=good, binding_failure_conditions=bad)
+
+    published, problems = publishable(device, "h.dev")
+
+    assert (published.binding_conditions, published.binding_failure_conditions) == (good, bad)
+    assert problems == ()
+
+
 def test_a_taint_that_the_api_refuses_is_left_out() -> None:
     taints = (Taint("bad key"), Taint("acme.dev/lost"), Taint("UPPER.dev/x"), Taint("stale"))
 

@@ -24,6 +24,8 @@ LONGEST_DOMAIN = 63
 MOST_ENTRIES = 32
 """Attributes and capacities of one device together."""
 MOST_TAINTS = 16
+MOST_CONDITIONS = 4
+"""Binding conditions of a device, and as many of their failures."""
 LONGEST_NAME = 63
 
 STANDARD = "resource.kubernetes.io"
@@ -45,10 +47,12 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
     """Return the device as it can be published, and what had to be mended or left out.
 
     Adds ``kind``, and the node's place as ``resource.kubernetes.io/numaNode`` and ``pcieRoot``,
-    where there is room. Raises ``BadValue`` for a device without a usable name or kind.
+    where there is room. Raises ``BadValue`` for a device without a usable name or kind, and for one
+    whose binding conditions the API would refuse: without them pods would start too early.
     """
     _need(is_label(device.name), "name", device.name)
     _need(_KIND.fullmatch(device.kind) and len(device.kind) <= LONGEST_NAME, "kind", device.kind)
+    _need_conditions(device.binding_conditions, device.binding_failure_conditions)
     problems: list[BadValue] = []
     attributes = dict(_attributes(_with_place(device), dra_driver, problems))
     capacity = dict(_capacities(device.capacity, dra_driver, problems))
@@ -70,6 +74,25 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
 def _need(valid: object, field: str, found: str) -> None:
     if not valid:
         raise BadValue(field, printable(found), "lower-case letters, digits and dashes")
+
+
+def _need_conditions(good: tuple[str, ...], bad: tuple[str, ...]) -> None:
+    for field, names in (("binding_conditions", good), ("binding_failure_conditions", bad)):
+        wrong = next((name for name in names if not _is_qualified(name)), None)
+        if wrong is not None:
+            raise BadValue(field, printable(wrong), "condition types such as acme.dev/attached")
+        if len(names) > MOST_CONDITIONS:
+            raise BadValue(field, len(names), f"at most {MOST_CONDITIONS}")
+    if bool(good) != bool(bad):
+        raise BadValue("binding_conditions", "alone", "conditions and failure conditions, or none")
+    if len({*good, *bad}) < len(good) + len(bad):
+        raise BadValue("binding_conditions", "one twice", "each condition once")
+
+
+def _is_qualified(name: str) -> bool:
+    domain, slash, word = name.rpartition("/")
+    fits = 0 < len(word) <= LONGEST_NAME and _LABEL_VALUE.fullmatch(word) is not None
+    return fits and (not slash or is_subdomain(domain))
 
 
 def _with_place(device: Device) -> Mapping[str, AttributeValue]:
@@ -218,9 +241,7 @@ def is_dev_path(path: str) -> bool:
 
 def _taints(taints: tuple[Taint, ...], problems: list[BadValue]) -> Iterator[Taint]:
     for taint in taints:
-        domain, slash, name = taint.key.rpartition("/")
-        fits = (not slash or is_subdomain(domain)) and 0 < len(name) <= LONGEST_NAME
-        if fits and _LABEL_VALUE.fullmatch(name) and _LABEL_VALUE.fullmatch(taint.value[:63]):
+        if _is_qualified(taint.key) and _LABEL_VALUE.fullmatch(taint.value[:63]):
             yield replace(taint, value=taint.value[:63])
         else:
             problems.append(BadValue("taint", text(taint.key), "a label name and label value"))

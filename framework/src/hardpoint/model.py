@@ -200,6 +200,12 @@ class Device:
     """The hardware that a holder takes, mostly ``entry.whole()``; that of its nodes is added."""
     taints: tuple[Taint, ...] = ()
     """Why it should not be used now, though it is there."""
+    binding_conditions: tuple[str, ...] = ()
+    """What a controller of the driver's author must say is ``True`` of the device, in the claim's
+    ``status.devices``, before a pod has it: ``acme.dev/attached``, for what is cabled per claim."""
+    binding_failure_conditions: tuple[str, ...] = ()
+    """Conditions of which one that is ``True`` ends the waiting: another device is looked for. Both
+    are given, or neither."""
     topology: Topology = Topology()
     origin: Mapping[str, str] = field(default_factory=dict)
     """Unpublished facts by which the driver finds the device again; kept in the ledger."""
@@ -220,6 +226,8 @@ class Device:
             capacity=freeze(capacity),
             parts=tuple(self.parts),
             taints=tuple(self.taints),
+            binding_conditions=tuple(self.binding_conditions),
+            binding_failure_conditions=tuple(self.binding_failure_conditions),
             origin=freeze(self.origin),
         )
 

@@ -15,7 +15,7 @@ import pytest
 from dra_node import DRIVER, NODE, device, result, running
 
 from hardpoint.errors import HoldDenied
-from hardpoint.kube import Kube
+from hardpoint.kube import Kube, Resource
 from hardpoint.kubelet import pluginregistration_v1_pb2 as registration_pb
 from hardpoint.kubelet.client import Client
 from hardpoint.kubelet.services import service_of
@@ -78,6 +78,28 @@ class World:
         )
         return str(added["metadata"]["uid"])
 
+    async def say(self, name: str, condition: str) -> None:
+        """Write a condition of a device into the claim's status, as a controller would."""
+        resource = Resource("resource.k8s.io", "v1", "resourceclaims")
+        said = {
+            "type": condition,
+            "status": "True",
+            "reason": "Said",
+            "message": "",
+            "lastTransitionTime": "2026-11-30T00:00:00Z",
+        }
+        entry = {"driver": DRIVER, "pool": NODE, "device": name, "conditions": [said]}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "gpu", "namespace": "default"},
+            "status": {"devices": [entry]},
+        }
+        async with Kube.at(self.server.url) as kube:
+            await kube.apply(
+                resource, body, namespace="default", subresource="status", manager="controller"
+            )
+
     def status(self) -> list[dict[str, Any]]:
         claim = self.server.get("resourceclaims", "gpu", "default")
         return list(claim["status"].get("devices") or [])
@@ -120,6 +142,22 @@ async def test_a_pod_gets_the_device_it_was_allocated_and_gives_it_back(
     assert injected.env == (f"HARDPOINT_PCI_0={uid}",)
     assert [key.uid for key in world.agent.prepared + world.agent.unprepared] == [uid, uid]
     assert list((world.root / "cdi").iterdir()) == []
+
+
+async def test_a_pod_waits_for_the_binding_conditions_that_its_server_drops(world: World) -> None:
+    fabric = device("fabric-0", binding_conditions=("up",), binding_failure_conditions=("failed",))
+    world.agent.show(fabric)
+    world.allocate(result("fabric-0"))
+    async with world.frontend():
+        await world.kubelet.until_registered(DRIVER)
+        with pytest.raises(PodFailed, match="waits for up in the claim's status"):
+            await world.kubelet.prepare(POD)
+        assert world.agent.holds() == ()
+
+        await world.say("fabric-0", "up")
+
+        (prepared,) = await world.kubelet.prepare(POD)
+        assert prepared.device == "fabric-0"
 
 
 @pytest.mark.field_case("B03", "K04")

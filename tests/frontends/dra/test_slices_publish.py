@@ -686,6 +686,19 @@ class TestWhereGatesAreOff:
         assert stage.publisher.published.lacks == ("counters",)
         assert item["spec"]["pool"]["resourceSliceCount"] == 1
 
+    async def test_a_device_with_binding_conditions_is_shown_without_them(
+        self, stage: Stage
+    ) -> None:
+        """The prepare waits then: tests of ``binding``."""
+        up: dict[str, Any] = {
+            "binding_conditions": ("up",),
+            "binding_failure_conditions": ("failed",),
+        }
+        (item,) = await stage.offer(offered("fabric-0", **up))
+
+        assert [d["name"] for d in item["spec"]["devices"]] == ["fabric-0"]
+        assert stage.publisher.published.lacks == ("binding",)
+
     async def test_what_is_dropped_is_not_written_over_and_over(self, stage: Stage) -> None:
         mixed = (
             *rivals(),

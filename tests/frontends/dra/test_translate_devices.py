@@ -174,6 +174,21 @@ def test_where_sharing_is_dropped_no_policy_is_sent() -> None:
     }
 
 
+def test_binding_conditions_are_sent_unless_the_server_drops_them() -> None:
+    facts: dict[str, Any] = {
+        "binding_conditions": ("acme.dev/up",),
+        "binding_failure_conditions": ("Failed",),
+    }
+    found = offered("fabric-0", **facts)
+
+    sent, plain = body(found), body(found, Profile(binding=False))
+
+    assert sent["bindingConditions"] == ["acme.dev/up"]
+    assert sent["bindingFailureConditions"] == ["Failed"]
+    assert not {"bindingConditions", "bindingFailureConditions"} & plain.keys()
+    assert "bindingConditions" not in body(offered("gpu-0"))
+
+
 @pytest.mark.parametrize(
     ("path", "lacks"),
     [
@@ -182,6 +197,8 @@ def test_where_sharing_is_dropped_no_policy_is_sent() -> None:
         ("devices[3].consumesCounters", ("counters",)),
         ("devices[0].allowMultipleAllocations", ("sharing",)),
         ("devices[0].capacity.memory.requestPolicy", ("sharing",)),
+        ("devices[0].bindingConditions", ("binding",)),
+        ("devices[0].bindingFailureConditions", ("binding",)),
         ("devices[0].somethingElse", ()),
     ],
 )

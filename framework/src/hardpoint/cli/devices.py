@@ -92,6 +92,13 @@ def device_json(offered: Offered) -> dict[str, Any]:
         "taints": [
             {"key": t.key, "effect": t.effect.value, "value": t.value} for t in offered.taints
         ],
+    } | (_binding_json(device) if device.binding_conditions else {})
+
+
+def _binding_json(device: Device) -> dict[str, Any]:
+    return {
+        "binding_conditions": list(device.binding_conditions),
+        "binding_failure_conditions": list(device.binding_failure_conditions),
     }
 
 
@@ -180,6 +187,12 @@ def _one(found: Look, name: str) -> int:
         print(f"{'part':<12}{part}")
     for node in offered.device.nodes:
         print(f"{'node':<12}{node.path} ({node.type} {node.major}:{node.minor} {node.permissions})")
+    _conditions(offered)
+    return 0
+
+
+def _conditions(offered: Offered) -> None:
     for taint in offered.taints:
         print(f"{'taint':<12}{taint.key} {taint.effect}")
-    return 0
+    for condition in offered.device.binding_conditions:
+        print(f"{'waits for':<12}{condition}")

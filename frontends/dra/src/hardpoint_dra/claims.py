@@ -29,13 +29,24 @@ _SOURCES = ("FromClass", "FromClaim")
 class ClaimReader:
     """Reads claims through a connection that may only be there later."""
 
-    def __init__(self, connect: Callable[[], Kube], pool: str) -> None:
-        self._connect, self._pool = connect, pool
+    def __init__(
+        self,
+        connect: Callable[[], Kube],
+        pool: str,
+        bound: Callable[[Claim, Mapping[str, Any]], None] = lambda claim, found: None,
+    ) -> None:
+        self._connect, self._pool, self._bound = connect, pool, bound
         self._version = ""
 
     async def read(self, key: ClaimKey) -> Claim:
-        """Return the claim as it is now. Raises ``HoldDenied`` or ``KubeError``."""
-        return to_claim(key, await self._get(key), self._pool)
+        """Return the claim as it is now. Raises ``HoldError`` or ``KubeError``.
+
+        ``bound`` is asked whether its devices may be had already.
+        """
+        found = await self._get(key)
+        claim = to_claim(key, found, self._pool)
+        self._bound(claim, found)
+        return claim
 
     async def version(self) -> str:
         """Return the newest version of the API that this server serves and we know."""

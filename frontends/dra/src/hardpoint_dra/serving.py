@@ -24,6 +24,7 @@ from hardpoint.kubelet import (
 )
 from hardpoint.kubelet.services import serve, service_of
 from hardpoint.model import Domain
+from hardpoint_dra.binding import bound_by
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.handler import ClaimHandler
 from hardpoint_dra.health import HealthService
@@ -79,7 +80,9 @@ class DriverServer:
     async def _serve(self) -> None:
         self._check_name()
         workshop = Workshop()
-        reader = ClaimReader(self._connect, pool=self._agent.node.name)
+        reader = ClaimReader(
+            self._connect, pool=self._agent.node.name, bound=bound_by(lambda: self._agent.offer)
+        )
         status = StatusWriter(self._agent, self._name, self._connect, reader.version)
         handler = ClaimHandler(
             self._agent,

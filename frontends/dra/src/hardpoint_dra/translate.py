@@ -48,6 +48,8 @@ class Profile:
     counters: bool = True
     sharing: bool = True
     """``allowMultipleAllocations`` and the policies of capacities."""
+    binding: bool = True
+    """Binding conditions; where they are dropped, a prepare waits for them (``binding``)."""
     most: int = MOST_DEVICES
     """Devices of one slice, where the server takes fewer than the API says."""
     withdraw_unhealthy: bool = False
@@ -63,13 +65,15 @@ class Profile:
                 found = replace(found, counters=False)
             elif "allowMultipleAllocations" in path or "requestPolicy" in path:
                 found = replace(found, sharing=False)
+            elif "bindingConditions" in path or "bindingFailureConditions" in path:
+                found = replace(found, binding=False)
         return found
 
     @property
     def lacks(self) -> tuple[str, ...]:
         """The features that this server does not keep, by name."""
-        known = {"taints": self.taints, "counters": self.counters, "sharing": self.sharing}
-        return tuple(name for name, kept in known.items() if not kept)
+        known = ("taints", "counters", "sharing", "binding")
+        return tuple(name for name in known if not getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,9 @@ def device_body(offered: Offered, profile: Profile, consumed: Json | None = None
         "consumesCounters": [consumed] if consumed else [],
         "taints": _taints(offered) if profile.taints else [],
     }
+    if profile.binding:
+        parts["bindingConditions"] = list(device.binding_conditions)
+        parts["bindingFailureConditions"] = list(device.binding_failure_conditions)
     return body | {name: value for name, value in parts.items() if value}
 
 

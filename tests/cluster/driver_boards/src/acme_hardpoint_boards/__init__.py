@@ -103,7 +103,8 @@ def describe(entry: Entry) -> Device:
     """Return what an entry is.
 
     ``slices`` names what of a card it takes, ``taint`` and ``effect`` why it should not be used,
-    ``memory`` what its users share among themselves.
+    ``memory`` what its users share among themselves, ``waits_for`` and ``fails_with`` what Acme's
+    controller says of it for each claim.
     """
     memory, size = entry.text("memory"), entry.number("size")
     return Device(
@@ -115,6 +116,8 @@ def describe(entry: Entry) -> Device:
         shareable=bool(memory),
         capacity={"memory": _portions(memory)} if memory else {},
         taints=tuple(_taints(entry)),
+        binding_conditions=tuple(entry.text("waits_for").split()),
+        binding_failure_conditions=tuple(entry.text("fails_with").split()),
     )
 
 
