@@ -188,10 +188,8 @@ class Device:
     nodes: tuple[DeviceNode, ...] = ()
     """What a container receives, if the driver has no ``deliver_device``."""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    """Facts, absent rather than empty or false; None is left out (``entry.number(…)``).
-
-    A name without a domain is in the domain that the device is published under.
-    """
+    """Facts, absent rather than empty or false; None is left out (``entry.number(…)``). A name
+    without a domain is in the domain that the device is published under."""
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
     """Amounts by name, ``{"size": "16Gi"}``; a plain value becomes a ``Capacity``."""
     shareable: bool = False
