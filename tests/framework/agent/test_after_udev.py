@@ -42,8 +42,7 @@ async def after_udev(run: Path, wakes: Wakes) -> AsyncIterator[AfterUdev]:
         tasks.cancel_scope.cancel()
 
 
-async def test_an_event_wakes_at_once_and_again_when_udev_is_idle(tmp_path: Path) -> None:
-    (tmp_path / "udev").mkdir()
+async def test_an_event_wakes_at_once_and_once_more_also_without_udev(tmp_path: Path) -> None:
     wakes = Wakes()
     async with after_udev(tmp_path, wakes) as after:
         after.heard()
@@ -75,15 +74,6 @@ async def test_a_burst_has_one_second_look(tmp_path: Path) -> None:
         with anyio.move_on_after(0.2):
             await wakes.until(102)
         assert wakes.count == 101
-
-
-async def test_without_udev_nothing_comes_late(tmp_path: Path) -> None:
-    wakes = Wakes()
-    async with after_udev(tmp_path, wakes) as after:
-        after.heard()
-        with anyio.move_on_after(0.2):
-            await wakes.until(2)
-        assert wakes.count == 1
 
 
 async def test_the_group_that_udev_gives_a_node_is_noticed(

@@ -2,7 +2,9 @@
 
 The kernel's event wakes udev and us alike. What udev adds to a device (the group of its node, links
 and database, the signature of a disk) comes later, and tells only who listens to udev itself, which
-a pod cannot: its messages stay in the network namespace of the host.
+a pod cannot: its messages stay in the network namespace of the host. The kernel itself tells of a
+removal just before sysfs forgets the device (drivers/base/core.c, device_del), and the first look
+at a long burst does not wait for its last event to be over.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ _LONGEST = 60.0
 
 
 class AfterUdev:
-    """Calls ``wake`` at each event, and once more when udev is idle. Without udev, only at once."""
+    """Calls ``wake`` at each event, and once more after the burst, when udev (if any) is idle."""
 
     def __init__(self, run: Path, wake: Callable[[], None], quiet: float = QUIET) -> None:
-        self._udev, self._wake, self._quiet = run / "udev", wake, quiet
+        self._queue, self._wake, self._quiet = run / "udev/queue", wake, quiet
         self._heard = anyio.Event()
 
     def heard(self) -> None:
@@ -36,10 +38,9 @@ class AfterUdev:
         while True:
             await self._heard.wait()
             await self._end_of_burst()
-            if self._runs():
-                with anyio.move_on_after(_LONGEST):
-                    await self._until_idle()
-                self._wake()
+            with anyio.move_on_after(_LONGEST):
+                await self._until_idle()
+            self._wake()
 
     async def _end_of_burst(self) -> None:
         while self._heard.is_set():
@@ -50,9 +51,6 @@ class AfterUdev:
         while self._is_busy():  # noqa: ASYNC110 - udev sets no Event of ours
             await anyio.sleep(min(_ASK, self._quiet))
 
-    def _runs(self) -> bool:
-        return os.path.isdir(self._udev)
-
     def _is_busy(self) -> bool:
         """Say whether udev has events left: it keeps this file meanwhile (udev_queue_is_empty)."""
-        return os.path.exists(self._udev / "queue")
+        return os.path.exists(self._queue)
