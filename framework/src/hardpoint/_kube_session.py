@@ -181,6 +181,11 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
 
 def said(error: BaseException) -> str:
-    """Return an error in a few words; never a header, which h11 quotes where it is malformed."""
-    name = type(error).__name__
-    return name if "header" in str(error).lower() else f"{name}: {error!s:.200}".rstrip(": ")
+    """Return an error in a few words.
+
+    Never a header, which h11 quotes where it is malformed, nor what a program for tokens said.
+    """
+    name, text = type(error).__name__, str(error)
+    if text.startswith("Exec "):  # lightkube: "Exec <command> returned <status>: <its stderr>"
+        text = text.partition(": ")[0]
+    return name if "header" in text.lower() else f"{name}: {text:.200}".rstrip(": ")

@@ -150,3 +150,14 @@ async def test_a_plugin_that_gives_no_token_is_an_error_of_ours(
     async with Kube.from_kubeconfig(path) as kube:
         with pytest.raises(KubeDenied, match="credential"):
             await kube.get(NODES, NODE)
+
+
+async def test_what_a_plugin_that_fails_says_is_not_repeated(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    path = kubeconfig(tmp_path, server.url, "import sys; sys.exit('token=s3cret expired')")
+    async with Kube.from_kubeconfig(path) as kube:
+        with pytest.raises(KubeUnreachable, match=r"returned 1$") as failed:
+            await kube.get(NODES, NODE)
+
+    assert "s3cret" not in str(failed.value)
