@@ -6,7 +6,7 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run cluster test test-cluster test-hwlab lint types layers check wheels stranger bench docs golden clean
+.PHONY: help setup run cluster test test-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -55,6 +55,9 @@ stranger: wheels ## install one driver's wheel in a fresh environment and run it
 
 bench: setup ## timings and memory, with the bounds of the design
 	$(BIN)/python -m tests.bench
+
+fuzz: setup ## look for inputs that break something (SECONDS=300 in all, TARGET=one of tests/fuzz, SEED=)
+	@PYTHONPATH=tests nice $(BIN)/python -m fuzz $(if $(TARGET),--target $(TARGET)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 docs: setup ## the reference pages, written from the code
 	$(BIN)/python docs/build.py

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -44,8 +45,18 @@ class Resource:
         steps = ["apis", self.group] if self.group else ["api"]
         steps.append(self.version)
         if namespace:
-            steps += ["namespaces", namespace]
-        return "/".join([*steps, self.plural, *(step for step in (name, subresource) if step)])
+            steps += ["namespaces", _step(namespace)]
+        if name:
+            steps += [self.plural, _step(name)]
+            return "/".join([*steps, subresource] if subresource else steps)
+        return "/".join([*steps, self.plural])
+
+
+def _step(name: str) -> str:
+    """Return a name as one step of a path, which leads nowhere else whatever it is."""
+    if name in (".", ".."):
+        raise KubeInvalid(f"{name!r} is no name of an object")
+    return quote(name.encode("utf-8", "surrogatepass"), safe=":")
 
 
 NODES = Resource("", "v1", "nodes")
@@ -92,10 +103,58 @@ def decode(raw: bytes) -> Json:
     """Return a JSON object. Raises ``KubeUnreachable`` for anything else."""
     try:
         found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KubeUnreachable(f"the answer is not JSON: {error!s:.200}") from error
     if not isinstance(found, dict):
         raise KubeUnreachable(f"the answer is not an object: {type(found).__name__}")
+    return found
+
+
+class ObjectMeta(msgspec.Struct):
+    """What every object has."""
+
+    name: str
+    uid: str = ""
+    resourceVersion: str = ""
+    ownerReferences: list[dict[str, Any]] | None = None
+    labels: dict[str, str] | None = None
+
+
+class Object(msgspec.Struct):
+    """The least that an object is."""
+
+    metadata: ObjectMeta
+
+
+class _Page(msgspec.Struct):
+    items: list[Object] | None = None
+    metadata: dict[str, str | int | None] | None = None
+
+
+class _Marked(msgspec.Struct):
+    metadata: dict[str, Any] | None = None
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Group(msgspec.Struct):
+    versions: list[_Version] | None = None
+
+
+PAGE, MARKED, GROUP = _Page, _Marked, _Group
+
+
+def shaped(kind: type[Any], found: Json, what: str) -> Json:
+    """Return an answer of the server that has the shape it must have, as far as ``kind`` says.
+
+    Raises ``KubeUnreachable``: who answers so is no API server.
+    """
+    try:
+        msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise KubeUnreachable(f"{what}: the answer is not what the API has: {error}") from error
     return found
 
 
@@ -139,9 +198,11 @@ def from_status(status: Json, what: str) -> KubeError:
     kind = _ERRORS.get(code if isinstance(code, int) else 0, KubeUnreachable)
     if kind is not KubeInvalid:
         return kind(text)
-    causes = (status.get("details") or {}).get("causes") or ()
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else ()
+    found = [c for c in causes if isinstance(c, dict)] if isinstance(causes, list) else []
     return KubeInvalid(
-        text, tuple((str(c.get("field", "")), str(c.get("message", ""))) for c in causes)
+        text, tuple((str(c.get("field", "")), str(c.get("message", ""))) for c in found)
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hardpoint.model import DeviceNode, NodeType, Part, Topology, exclusive, shared, slug
-from hardpoint.reading import listdir, read_raw, read_text
+from hardpoint.reading import decimal, listdir, read_raw, read_text
 
 if TYPE_CHECKING:
     from hardpoint.node import Node
@@ -218,7 +218,8 @@ class Entry:
         name, major, minor = (uevent.get(word, "") for word in ("DEVNAME", "MAJOR", "MINOR"))
         if not (major and minor):
             major, _, minor = self.text("dev").partition(":")
-        if not name or not (major.isdigit() and minor.isdigit()):
+        numbers = decimal(major), decimal(minor)
+        if not name or None in numbers:
             return None
         subsystem = self.subsystem
         path = f"/dev/{name}"
@@ -226,8 +227,8 @@ class Entry:
         return DeviceNode(
             path=path,
             type=NodeType.BLOCK if subsystem == "block" else NodeType.CHAR,
-            major=int(major),
-            minor=int(minor),
+            major=numbers[0],
+            minor=numbers[1],
             subsystem=subsystem,
             gid=info.gid if info and info.gid else None,
         )

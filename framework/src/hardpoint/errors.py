@@ -79,7 +79,8 @@ class NotAMachine(HardpointError):
     """A path that is no recorded machine, or one that must not be opened."""
 
     def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"{path} is no recorded machine: {what}")
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)
+        super().__init__(f"{shown} is no recorded machine: {what}")
         self.path, self.what = path, what
 
 

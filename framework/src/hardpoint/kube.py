@@ -21,12 +21,16 @@ import anyio.to_thread
 
 from hardpoint._kube import (
     EVENTS,
+    GROUP,
+    MARKED,
     NODES,
+    PAGE,
     PODS,
     Backoff,
     Change,
     Json,
     Listing,
+    Object,
     Resource,
     decode,
     dropped,
@@ -34,6 +38,7 @@ from hardpoint._kube import (
     lines,
     rank,
     refused,
+    shaped,
 )
 from hardpoint._kube_session import (
     Request,
@@ -44,7 +49,7 @@ from hardpoint._kube_session import (
     service_account,
     transport_errors,
 )
-from hardpoint.errors import KubeError, KubeGone, KubeNotFound, KubeUnreachable
+from hardpoint.errors import KubeError, KubeGone, KubeInvalid, KubeNotFound, KubeUnreachable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,8 +67,10 @@ __all__ = [
     "Json",
     "Kube",
     "Listing",
+    "Object",
     "Resource",
     "dropped",
+    "shaped",
 ]
 
 FIELD_MANAGER = "hardpoint"
@@ -72,6 +79,7 @@ FIELD_MANAGER = "hardpoint"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _PAGE = 500
+_MOST_PAGES = 1000
 _DEADLINE = 30.0
 """Seconds for one request from end to end, whatever the server dribbles."""
 _RELIST_AFTER = 3
@@ -147,21 +155,23 @@ class Kube:
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
         """Read one object."""
-        return await self._ask(Request("GET", resource.path(namespace, name)))
+        request = Request("GET", resource.path(namespace, _known(name)))
+        return shaped(Object, await self._ask(request), str(request))
 
     async def create(
         self, resource: Resource, body: Json, *, namespace: str = "", dry_run: bool = False
     ) -> Json:
         """Create an object and return it as stored; a dry run is judged and not stored."""
-        return await self._ask(Request("POST", resource.path(namespace), body, _written(dry_run)))
+        request = Request("POST", resource.path(namespace), body, _written(dry_run))
+        return shaped(Object, await self._ask(request), str(request))
 
     async def replace(self, resource: Resource, body: Json, *, namespace: str = "") -> Json:
         """Replace an object. ``metadata.resourceVersion`` must be the one it was read at."""
         metadata = body["metadata"]
         if not metadata.get("resourceVersion"):
             raise ValueError("a replacement carries the resourceVersion that it replaces")
-        path = resource.path(namespace, metadata["name"])
-        return await self._ask(Request("PUT", path, body, _written()))
+        request = Request("PUT", resource.path(namespace, metadata["name"]), body, _written())
+        return shaped(Object, await self._ask(request), str(request))
 
     async def apply(
         self,
@@ -179,7 +189,8 @@ class Kube:
         """
         path = resource.path(namespace, body["metadata"]["name"], subresource)
         query = {**_written(), "fieldManager": manager, "force": "true"}
-        return await self._ask(Request("PATCH", path, body, query))
+        request = Request("PATCH", path, body, query)
+        return shaped(Object, await self._ask(request), str(request))
 
     async def delete(
         self,
@@ -202,7 +213,7 @@ class Kube:
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:
-            await self._ask(Request("DELETE", resource.path(namespace, name), body))
+            await self._ask(Request("DELETE", resource.path(namespace, _known(name)), body))
         except KubeNotFound:
             return False
         return True
@@ -225,15 +236,17 @@ class Kube:
 
     async def _pages(self, path: str, query: dict[str, str]) -> Listing:
         items: list[Json] = []
-        while True:
-            page = await self._ask(Request("GET", path, query=query))
+        for _ in range(_MOST_PAGES):
+            request = Request("GET", path, query=query)
+            page = shaped(PAGE, await self._ask(request), str(request))
             kind = str(page.get("kind", "")).removesuffix("List")
             named = {"apiVersion": page.get("apiVersion"), "kind": kind}
             items += ({**named, **item} for item in page.get("items") or ())
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return Listing(tuple(items), str(metadata.get("resourceVersion", "")))
-            query = {**query, "continue": metadata["continue"]}
+            query = {**query, "continue": str(metadata["continue"])}
+        raise KubeUnreachable(f"GET {path}: the list does not end")
 
     async def watch(
         self,
@@ -300,7 +313,8 @@ class Kube:
     async def versions(self, group: str) -> tuple[str, ...]:
         """Return the versions of an API group that this server serves, newest first."""
         try:
-            found = await self._ask(Request("GET", f"apis/{group}"))
+            request = Request("GET", f"apis/{group}")
+            found = shaped(GROUP, await self._ask(request), str(request))
         except KubeNotFound:
             return ()
         served = [str(entry["version"]) for entry in found.get("versions") or ()]
@@ -359,6 +373,13 @@ class Kube:
             return session  # half-written files: what we have may still do
 
 
+def _known(name: str) -> str:
+    """Return a name. Raises ``KubeInvalid`` for none, which would mean the whole collection."""
+    if not name:
+        raise KubeInvalid("an object without a name")
+    return name
+
+
 def _written(dry_run: bool = False) -> dict[str, str]:
     return {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
 
@@ -378,6 +399,7 @@ def _event(event: Json, path: str) -> tuple[str, Change | None]:
         raise KubeUnreachable(f"watch of {path}: not an event")
     if kind == "ERROR":
         raise from_status(found, f"watch of {path}")
+    shaped(MARKED if kind == "BOOKMARK" else Object, found, f"watch of {path}")
     version = str((found.get("metadata") or {}).get("resourceVersion", ""))
     return version, None if kind == "BOOKMARK" else Change(kind, found)
 

@@ -22,7 +22,7 @@ from typing import overload
 
 from hardpoint.entry import PRUNED, Entry
 from hardpoint.model import Device, Listed, NodeType, Unread
-from hardpoint.reading import clean, listdir, read_raw, said
+from hardpoint.reading import clean, decimal, listdir, read_raw, said
 
 __all__ = [
     "PRUNED",
@@ -182,9 +182,16 @@ class Node:
         return self.proc_text("sys/kernel/random/boot_id").strip() or "unknown"
 
     def numa_nodes(self) -> frozenset[int]:
-        """The NUMA nodes that the machine has; empty where sysfs does not say."""
-        names = listdir(os.path.join(self.sys, "devices/system/node"))
-        return frozenset(int(n[4:]) for n in names if n.startswith("node") and n[4:].isdigit())
+        """The NUMA nodes that the machine has; empty where sysfs does not say.
+
+        Every device asks for it, and none must be lost for it.
+        """
+        try:
+            names = listdir(os.path.join(self.sys, "devices/system/node"))
+        except OSError:
+            return frozenset()
+        found = (decimal(name[4:]) for name in names if name.startswith("node"))
+        return frozenset(number for number in found if number is not None)
 
 
 def _target(directory: str, name: str) -> str:

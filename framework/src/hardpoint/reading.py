@@ -58,6 +58,18 @@ def _place(error: BaseException) -> str:
     return f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
 
 
+_MOST_DIGITS = 18
+
+
+def decimal(text: str) -> int | None:
+    """Return a number as the kernel prints one, of ASCII digits alone; None for anything else.
+
+    ``str.isdigit`` is no test for it: it takes ``²`` too, and ``int`` does not.
+    """
+    plain = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return int(text) if plain else None
+
+
 def clean(raw: bytes) -> str:
     """Return bytes of the hardware as text: UTF-8, no control characters, no blanks at the ends."""
     return printable(raw.decode("utf-8", "replace"))

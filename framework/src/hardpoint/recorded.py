@@ -12,7 +12,6 @@ Nothing outside the tree is read: links that lead out of it are refused.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import tempfile
@@ -21,10 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hardpoint import _archive
 from hardpoint.errors import NotAMachine
 from hardpoint.model import NodeType, slug
 from hardpoint.node import Node, NodeInfo, clean
+from hardpoint.reading import decimal
 
 TREES = ("sys", "proc", "run")
 _TYPES = {"char": NodeType.CHAR, "block": NodeType.BLOCK}
@@ -164,7 +166,7 @@ def _table(path: Path, root: Path) -> dict[str, Any]:
     if os.path.islink(file) or not os.path.isfile(file) or os.path.getsize(file) > _LARGEST_TABLE:
         raise NotAMachine(str(path), "its dev.json is not a file of reasonable size")
     try:
-        table = json.loads(file.read_bytes())
+        table = msgspec.json.decode(file.read_bytes())  # takes no half characters and no infinity
     except (ValueError, RecursionError) as error:
         raise NotAMachine(str(path), f"its dev.json is not JSON: {error!s:.80}") from error
     if not isinstance(table, dict) or not isinstance(table.get("nodes"), dict):
@@ -180,16 +182,22 @@ def _nodes(path: Path, table: dict[str, Any]) -> dict[str, NodeInfo]:
         try:
             nodes[name] = NodeInfo(
                 _TYPES[facts["type"]],
-                int(facts["major"]),
-                int(facts["minor"]),
-                int(facts.get("mode", "0600"), 8),
-                int(facts.get("gid", 0)),
+                _number(facts["major"]),
+                _number(facts["minor"]),
+                int(facts.get("mode", "0600"), 8) & 0o7777,
+                _number(facts.get("gid", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotAMachine(
                 str(path), f"dev.json does not say type, major and minor of {_said(name)}"
             ) from error
     return nodes
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise ValueError("not a number of 32 bits")
+    return value
 
 
 def _nodes_of_sysfs(root: Path) -> dict[str, NodeInfo]:
@@ -202,9 +210,9 @@ def _nodes_of_sysfs(root: Path) -> dict[str, NodeInfo]:
                 name = entry.uevent().get("DEVNAME", "")
             except OSError:
                 continue
-            major, _, minor = entry.name.partition(":")
-            if name and major.isdigit() and minor.isdigit():
-                nodes[f"/dev/{name}"] = NodeInfo(kind, int(major), int(minor), 0o600, 0)
+            major, minor = (decimal(word) for word in entry.name.partition(":")[::2])
+            if name and major is not None and minor is not None:
+                nodes[f"/dev/{name}"] = NodeInfo(kind, major, minor, 0o600, 0)
     return nodes
 
 

@@ -52,6 +52,13 @@ _SECRETIVE = {"kube", "driver", "frontend", "policy"}
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    @field_validator("*")
+    @classmethod
+    def _no_nul(cls, value: Any) -> Any:
+        if isinstance(value, Path) and "\0" in str(value):
+            raise ValueError("no path holds a NUL")
+        return value
+
 
 def _domain(value: str | None) -> str | None:
     if value is not None and not (is_subdomain(value) and len(value) <= 63 and value[0].isalpha()):
@@ -394,7 +401,7 @@ def _parsed(key: str, value: str, *, top: bool) -> Any:
     if value[:1] in ("{", "["):
         try:
             return json.loads(value)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # a number of too many digits is a plain ValueError
             return value
     if top and key in ("drivers", "frontends", "policies"):
         return [word.strip() for word in value.split(",") if word.strip()]

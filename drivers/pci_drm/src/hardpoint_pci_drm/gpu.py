@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hardpoint import Capacity, DeviceNode, Entry, Node
 
-_MINOR = re.compile(r"\bdrm_render_minor (\d+)")
+_MINOR = re.compile(r"\bdrm_render_minor (\d{1,9})\b", re.ASCII)
 
 
 def memory(owner: Entry) -> dict[str, Capacity]:

@@ -34,7 +34,7 @@ CLASS_WORDS = {
 SD_HOST = "0805"
 
 _ID = re.compile(r"[0-9a-f]{4}")
-_SPEED = re.compile(r"(\d+)(?:\.(\d))? GT/s")
+_SPEED = re.compile(r"(\d{1,9})(?:\.(\d))? GT/s", re.ASCII)
 _NEXT = re.compile(rb"\n[^\t#\n]")
 """The row of the next vendor, or of the classes."""
 _LARGEST_IDS = 16 << 20

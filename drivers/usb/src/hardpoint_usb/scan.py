@@ -77,7 +77,7 @@ class Scan:
         for address in filter(is_port, self._entries):
             try:
                 yield self.port(address)
-            except OSError:  # reported when it is judged itself
+            except Exception:  # noqa: BLE001, S112 - reported when it is judged itself
                 continue
 
     def held(self, port: Port) -> dict[str, Device]:

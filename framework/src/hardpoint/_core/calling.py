@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_origin
 
 import anyio
 
+from hardpoint import reading
 from hardpoint._core.wellformed import flaw
 from hardpoint.errors import Refuse, TryAgain
 from hardpoint.model import Addition, AttributeInfo, Delivery, Health, Verdict, Veto
@@ -41,6 +42,10 @@ _LONGEST_REFUSAL = 1000
 
 class Escaped(Exception):
     """What a plugin raised that is no ``Exception``: it ends the call, and not the agent."""
+
+
+class TooMany(Exception):
+    """An answer without an end."""
 
 
 # -- calling --------------------------------------------------------------------------------------
@@ -111,16 +116,16 @@ async def drained_async(function: Callable[..., Any]) -> Any:
 
 
 def bounded(items: Iterable[_T]) -> Iterator[_T]:
-    """Yield items. Raises ``ValueError`` where there are too many."""
+    """Yield items. Raises ``TooMany`` where there are too many."""
     for count, item in enumerate(islice(items, MOST_ITEMS + 1), 1):
         check_bound(count)
         yield item
 
 
 def check_bound(count: int) -> None:
-    """Raise ``ValueError`` for more items than an answer may have."""
+    """Raise ``TooMany`` for more items than an answer may have."""
     if count > MOST_ITEMS:
-        raise ValueError(f"answered more than {MOST_ITEMS} items")
+        raise TooMany(f"answered more than {MOST_ITEMS} items")
 
 
 # -- what came out --------------------------------------------------------------------------------
@@ -148,10 +153,19 @@ def refusal(error: Refuse | TryAgain) -> Refuse | TryAgain:
     return Refuse(why, error.reason if isinstance(error.reason, str) else "refused")
 
 
+_QUOTING = (ValueError, KeyError, UnicodeDecodeError, UnicodeEncodeError)
+"""Raised by Python itself with what it stumbled over, which may be a serial number."""
+
+
 def said(error: BaseException) -> str:
-    """Return what a plugin raised in one line: its type, and the first line of its text."""
+    """Return what a plugin raised in one line: its type, and the first line of its text.
+
+    Where the text quotes a value, the place instead.
+    """
     if isinstance(error, Escaped) and error.__cause__ is not None:
         error = error.__cause__
+    if type(error) in _QUOTING:
+        return reading.said(error)
     text = _text(error)[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hardpoint._core.rules import facts_of, idle_rules, is_named, rule_for
 from hardpoint._core.subjects import concerns
-from hardpoint.attributes import publishable
+from hardpoint.attributes import publishable, with_hash
 from hardpoint.errors import BadValue
 from hardpoint.model import (
     Condition,
@@ -30,6 +30,7 @@ from hardpoint.model import (
     Taint,
     Unread,
     Withheld,
+    slug,
 )
 from hardpoint.platform import Suspected
 from hardpoint.settings import Rule
@@ -356,13 +357,27 @@ def _held_but_absent(
         shown.add(key)
         domain = facts.domain_of(hold.device.driver)  # it may be another than when it was taken
         yield Offered(
-            device=hold.device,
+            device=_as_shown(hold.device, key[0]),
             domain=replace(domain, dra_driver=hold.claim.dra_driver),
             health=Health(Condition.UNHEALTHY, "the device is not there any more"),
             taints=(*hold.device.taints, ABSENT),
             held=True,
             claimable=False,
         )
+
+
+def _as_shown(device: Device, dra_driver: str) -> Device:
+    """Return a held device as it can be published.
+
+    One that was found in a file, or in a ledger of another release, may be called anything; its
+    nodes stay as they are, since they say which others contend with it.
+    """
+    try:
+        fit, _ = publishable(device, dra_driver)
+    except BadValue:
+        name = with_hash(slug(device.name) or "held", device.name)
+        fit, _ = publishable(replace(device, name=name, kind="unknown"), dra_driver)
+    return replace(fit, nodes=device.nodes)
 
 
 def _rivals(offered: list[Offered]) -> list[Offered]:

@@ -309,8 +309,13 @@ class Ledger:
     async def keep_listing(
         self, driver: str, devices: Iterable[Device], withheld: Iterable[Withheld]
     ) -> bool:
-        """Keep a driver's good list; return whether it was another than the one kept."""
-        text = dump(KeptListing(tuple(devices), tuple(withheld)))
+        """Keep a driver's good list; return whether it was another than the one kept.
+
+        A device that could not be read again, for a value of a foreign type or text that is none,
+        is left out: it must not cost the others their place after a restart.
+        """
+        listing = KeptListing(tuple(devices), tuple(withheld))
+        text = await self._in_thread(lambda: _kept(listing))
         query = "SELECT 1 FROM listings WHERE driver = ? AND listing = ?"
         if await self._in_thread(lambda: self._reader.query(query, driver, text)):
             return False
@@ -364,6 +369,24 @@ class Ledger:
         )
         if changed.rowcount != 1:
             raise LedgerUnwritable(str(self.path), f"the hold of {record.holder} has ended")
+
+
+def _kept(listing: KeptListing) -> str:
+    try:
+        text = dump(listing)
+        load(KeptListing, text)
+    except BadValue:
+        devices = tuple(filter(_keeps, listing.devices))
+        text = dump(KeptListing(devices, tuple(filter(_keeps, listing.withheld))))
+    return text
+
+
+def _keeps(item: Device | Withheld) -> bool:
+    try:
+        load(type(item), dump(item))
+    except BadValue:
+        return False
+    return True
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

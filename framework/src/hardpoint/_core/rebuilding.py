@@ -61,13 +61,16 @@ async def _adopt(
 ) -> None:
     base, _, request = name.partition(":")
     device, domain = _recognise(steps, domains, file.vendor, base, delivery)
+    share = base.removeprefix(device.name).removeprefix("-")
+    if await _is_taken(steps, (file.uid, domain.dra_driver, request, device.name, share)):
+        share = f"{file.vendor}/{name}"  # two names that say the same: both are kept apart
     itself = Part(f"device:{domain.dra_driver}/{device.name}", not device.shareable)
     want = Want(
         allotment=Allotment(
             request=request,
             device=device.name,
             pool=steps.node.name,
-            share_id=base.removeprefix(device.name).removeprefix("-"),
+            share_id=share,
         ),
         device=device,
         cdi_vendor=file.vendor,
@@ -81,6 +84,15 @@ async def _adopt(
     except HoldConflict:  # the part is kept already, by another claim that was found with it
         await steps.ledger.adopt(key, replace(want, parts=()), delivery, steps.boot_id)
     _tell(steps, "hold-rebuilt", f"device {device.name} is held by claim {file.uid}: {file.path}")
+
+
+async def _is_taken(steps: Steps, wanted: tuple[str, ...]) -> bool:
+    return any(
+        wanted == (r.claim.uid, r.claim.dra_driver, one.request, one.device, one.share_id)
+        for r in await steps.ledger.read()
+        for one in (r.allotment,)
+        if not r.retired
+    )
 
 
 def _recognise(

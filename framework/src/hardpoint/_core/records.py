@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,42 +126,66 @@ def subject_of(uid: str, allotment: Allotment) -> str:
 
 def record_of(row: sqlite3.Row) -> Record:
     """Read a row. One that cannot be read keeps its parts and waits for an operator."""
+    word, number = partial(_word, row), partial(_number, row)
     common: dict[str, Any] = {
         "id": row["id"],
-        "claim": ClaimKey(row["uid"], row["namespace"], row["name"], row["dra_driver"]),
-        "pod_claim_name": row["pod_claim_name"],
-        "cdi_vendor": row["cdi_vendor"],
-        "cdi_name": row["cdi_name"],
+        "claim": ClaimKey(word("uid"), word("namespace"), word("name"), word("dra_driver")),
+        "pod_claim_name": word("pod_claim_name"),
+        "cdi_vendor": word("cdi_vendor"),
+        "cdi_name": word("cdi_name"),
         "retired": bool(row["retired"]),
         "undo": bool(row["undo"]),
         "rebuilt": bool(row["rebuilt"]),
-        "boot_id": row["boot_id"],
-        "tries": row["tries"],
-        "created": row["created"],
-        "changed": row["changed"],
+        "boot_id": word("boot_id"),
+        "tries": int(number("tries")),
+        "created": number("created"),
+        "changed": number("changed"),
     }
     try:
+        allotment, device = load(Allotment, row["allotment_json"]), load(Device, row["device_json"])
+        _check_agrees(row, allotment, device)
         return Record(
             **common,
-            allotment=load(Allotment, row["allotment_json"]),
-            device=load(Device, row["device_json"]),
+            allotment=allotment,
+            device=device,
             state=HoldState(row["state"]),
             delivery=load(Delivery, row["delivery_json"]) if row["delivery_json"] else None,
             answer=load(PreparedDevice, row["answer_json"]) if row["answer_json"] else None,
             remembered=load_facts(row["remembered_json"]),
-            why=row["why"],
+            why=word("why"),
         )
     except (BadValue, ValueError, TypeError) as error:
         return Record(
             **common,
             allotment=Allotment(
-                request=row["request"], device=row["device"], pool="", share_id=row["share_id"]
+                request=word("request"), device=word("device"), pool="", share_id=word("share_id")
             ),
-            device=Device(name=row["device"], kind="unreadable", driver=row["driver"]),
+            device=Device(name=word("device"), kind="unreadable", driver=word("driver")),
             state=HoldState.QUARANTINED,
             why=f"its record cannot be read: {error}",
             readable=False,
         )
+
+
+def _word(row: sqlite3.Row, column: str) -> str:
+    """Read text; whatever SQLite finds in a damaged row becomes some."""
+    found = row[column]
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+
+def _number(row: sqlite3.Row, column: str) -> float:
+    """Read a number of seconds or tries; what is none in a damaged row is 0."""
+    found = row[column]
+    return found if isinstance(found, int | float) and math.isfinite(found) else 0
+
+
+def _check_agrees(row: sqlite3.Row, allotment: Allotment, device: Device) -> None:
+    """Raise ``BadValue`` where a row says two things: its parts are those of the columns."""
+    said = (device.name, device.driver, allotment.device, allotment.request, allotment.share_id)
+    wanted = ("device", "driver", "device", "request", "share_id")
+    for word, found in zip(wanted, said, strict=True):
+        if row[word] != found:
+            raise BadValue(word, found, f"{row[word]!r:.80}, as the row's own column has it")
 
 
 def claim_of(records: tuple[Record, ...]) -> Claim:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from hardpoint._core.state import make_private
 from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
+from hardpoint.reading import decimal
 
 KNOWN = 1
 """The newest schema that this release writes."""
@@ -223,10 +224,11 @@ def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
         raise LedgerDamaged(str(path), "it is not a ledger")
     meta = {str(row[0]): str(row[1]) for row in connection.execute("SELECT key, value FROM meta")}
     schema, oldest = meta.get("schema", ""), meta.get("readable_by", meta.get("schema", ""))
-    if not (schema.isdigit() and oldest.isdigit()):
+    newest, needed = decimal(schema), decimal(oldest)
+    if newest is None or needed is None:
         raise LedgerDamaged(str(path), "it states no schema")
-    if int(oldest) > known:
-        raise LedgerTooNew(str(path), int(schema), known)
+    if needed > known:
+        raise LedgerTooNew(str(path), newest, known)
     problem = _one(connection, "PRAGMA integrity_check(1)")
     if problem != "ok":
         raise LedgerDamaged(str(path), str(problem))

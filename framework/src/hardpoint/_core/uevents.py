@@ -12,6 +12,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
@@ -36,9 +37,14 @@ _CHANGE_MATTERS = frozenset({"drm", "pci", "sound", "usb", "net", "input", "hidr
 class Uevent(Protocol):
     """What of an event decides whether it wakes anybody (pyudev's ``Device`` has these)."""
 
-    action: str | None
-    device_path: str
-    subsystem: str | None
+    @property
+    def action(self) -> str | None: ...
+
+    @property
+    def device_path(self) -> str: ...
+
+    @property
+    def subsystem(self) -> str | None: ...
 
 
 def matters(event: Uevent) -> bool:
@@ -163,7 +169,7 @@ def _drain(monitor: Any) -> Iterator[Uevent]:
             continue
         if event is None:
             return
-        yield event
+        yield _readable(event)
 
 
 def _waiting_error(descriptor: int) -> int:
@@ -174,6 +180,25 @@ def _waiting_error(descriptor: int) -> int:
     """
     with socket.socket(fileno=os.dup(descriptor)) as same:
         return same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    action: str | None
+    device_path: str
+    subsystem: str | None
+
+
+def _readable(event: Any) -> Uevent:
+    """Return an event with its text read; one whose text is none counts as lost: look again.
+
+    A network interface may be named in any bytes (net/core/dev.c, ``dev_valid_name``), and pyudev
+    decodes names strictly, when it is asked for them.
+    """
+    try:
+        return _Read(event.action, event.device_path, event.subsystem)
+    except (UnicodeDecodeError, AttributeError):
+        return _Lost()
 
 
 class _Lost:

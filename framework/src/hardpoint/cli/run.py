@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -105,7 +104,7 @@ def _end_at_the_latest() -> None:
 def _report(error: Exception) -> int:
     causes = known(error)
     if causes is None:
-        traceback.print_exception(error)
+        print(logs.trace(error), file=sys.stderr)
     for cause in causes or ():
         fail(cause)
     return 1

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hardpoint.errors import HoldDenied, KubeNotFound, WrongClaim
 from hardpoint.model import Allotment, Claim, ClaimKey
 
@@ -24,6 +26,53 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 _SOURCES = ("FromClass", "FromClaim")
 """Weakest first: what a claim says wins over its class, in whatever order they are listed."""
+
+
+# -- what is read of an object, in the API's own words --------------------------------------------
+
+
+class _Opaque(msgspec.Struct):
+    driver: str = ""
+    parameters: Any = None
+
+
+class _Config(msgspec.Struct):
+    source: str | None = None
+    requests: tuple[str, ...] | None = None
+    opaque: _Opaque | None = None
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    request: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    admin_access: bool | None = None
+    consumed_capacity: dict[str, str | int | float] | None = None
+
+
+class _Devices(msgspec.Struct):
+    results: tuple[_Result, ...] | None = None
+    config: tuple[_Config, ...] | None = None
+
+
+class _Allocation(msgspec.Struct):
+    devices: _Devices | None = None
+
+
+class _Status(msgspec.Struct):
+    allocation: _Allocation | None = None
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Found(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    status: _Status | None = None
 
 
 class ClaimReader:
@@ -78,22 +127,25 @@ def to_claim(key: ClaimKey, found: Mapping[str, Any], pool: str) -> Claim:
 
     Raises ``WrongClaim`` and ``HoldDenied``. A claim with nothing for this driver is empty.
     """
-    metadata = _mapping(found.get("metadata"))
-    if metadata.get("uid") != key.uid:
-        raise WrongClaim(key.uid, str(metadata.get("uid")))
-    allocation = _mapping(found.get("status")).get("allocation")
+    try:
+        object_ = msgspec.convert(found, _Found)
+    except msgspec.ValidationError as error:
+        raise HoldDenied(f"claim {key} is not what the API has: {error}", "bad-claim") from error
+    if object_.metadata.uid != key.uid:
+        raise WrongClaim(key.uid, object_.metadata.uid)
+    allocation = object_.status and object_.status.allocation
     if not allocation:
         raise HoldDenied(f"claim {key} is not allocated", reason="not-allocated")
-    devices = _mapping(_mapping(allocation).get("devices"))
+    devices = allocation.devices or _Devices()
     blocks = tuple(_blocks(devices, key.dra_driver))
     return Claim(
         key=key,
         allotments=tuple(
             _allotment(result, blocks, key, pool)
-            for result in devices.get("results") or ()
-            if result.get("driver") == key.dra_driver
+            for result in devices.results or ()
+            if result.driver == key.dra_driver
         ),
-        pod_claim_name=_mapping(metadata.get("annotations")).get(POD_CLAIM_NAME, ""),
+        pod_claim_name=(object_.metadata.annotations or {}).get(POD_CLAIM_NAME, ""),
     )
 
 
@@ -101,51 +153,39 @@ Block = tuple[frozenset[str], Mapping[str, Any]]
 """The requests that parameters are meant for (none: all of them), and the parameters."""
 
 
-def _blocks(devices: Mapping[str, Any], driver: str) -> Iterator[Block]:
+def _blocks(devices: _Devices, driver: str) -> Iterator[Block]:
     """Yield this driver's parameters, weakest first."""
-    entries = [
-        entry
-        for entry in devices.get("config") or ()
-        if _mapping(entry.get("opaque")).get("driver") == driver
-    ]
+    entries = [e for e in devices.config or () if e.opaque is not None]
     for entry in sorted(entries, key=_strength):
-        parameters = entry["opaque"].get("parameters")
+        if entry.opaque is None or entry.opaque.driver != driver:
+            continue
+        parameters = entry.opaque.parameters
         if not isinstance(parameters, Mapping):
             found = type(parameters).__name__
             raise HoldDenied(f"parameters for {driver} are no object: {found}", "bad-parameters")
-        yield frozenset(entry.get("requests") or ()), parameters
+        yield frozenset(entry.requests or ()), parameters
 
 
-def _strength(entry: Mapping[str, Any]) -> int:
-    source = entry.get("source")
-    return _SOURCES.index(source) if source in _SOURCES else len(_SOURCES)
+def _strength(entry: _Config) -> int:
+    return _SOURCES.index(entry.source) if entry.source in _SOURCES else len(_SOURCES)
 
 
-def _allotment(
-    result: Mapping[str, Any], blocks: tuple[Block, ...], key: ClaimKey, pool: str
-) -> Allotment:
-    if result["pool"] != pool:
+def _allotment(result: _Result, blocks: tuple[Block, ...], key: ClaimKey, pool: str) -> Allotment:
+    if result.pool != pool:
         raise HoldDenied(
-            f"claim {key}: device {result['device']} is of pool {result['pool']}, "
+            f"claim {key}: device {result.device} is of pool {result.pool}, "
             f"this node's pool is {pool}",
             reason="wrong-pool",
         )
-    request = str(result["request"])
-    names = {request, request.partition("/")[0]}
+    names = {result.request, result.request.partition("/")[0]}
     chosen = [(meant, block) for meant, block in blocks if not meant or meant & names]
     return Allotment(
-        request=request,
-        device=str(result["device"]),
+        request=result.request,
+        device=result.device,
         pool=pool,
-        share_id=result.get("shareID") or "",
-        admin_access=bool(result.get("adminAccess")),
+        share_id=result.share_id or "",
+        admin_access=bool(result.admin_access),
         parameters=tuple(block for _, block in chosen),
         named=any(meant for meant, _ in chosen),
-        consumed={
-            name: str(amount) for name, amount in (result.get("consumedCapacity") or {}).items()
-        },
+        consumed={name: str(n) for name, n in (result.consumed_capacity or {}).items()},
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hardpoint.kube import Change, Json, Listing
+from hardpoint.reading import decimal
 
 
 class Mirror:
@@ -81,4 +82,4 @@ def _version(item: Json) -> int:
 
 def _number(version: str) -> int:
     """Resource versions are numbers that grow with every write (enhancement 5504)."""
-    return int(version) if version.isdigit() else 0
+    return decimal(version) or 0

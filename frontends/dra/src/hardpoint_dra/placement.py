@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from hardpoint.reading import decimal
+
 MOST_DEVICES = 128
 """Devices of a slice (``ResourceSliceMaxDevices``)."""
 MOST_ADVANCED = 64
@@ -13,11 +15,8 @@ MOST_ADVANCED = 64
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Order names as people do, ``gpu-2`` before ``gpu-10``: the scheduler takes the first fit."""
-    return tuple(
-        (int(word), "") if word.isdigit() else (-1, word)
-        for word in re.split(r"(\d+)", name)
-        if word
-    )
+    words = (word for word in re.split(r"([0-9]+)", name) if word)
+    return tuple((-1, word) if (n := decimal(word)) is None else (n, "") for word in words)
 
 
 def place(

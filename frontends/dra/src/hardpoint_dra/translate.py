@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import msgspec
+
 from hardpoint.errors import BadValue
+from hardpoint.kube import Object, shaped
 from hardpoint.model import (
     AttributeValue,
     Capacity,
@@ -287,10 +290,41 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one version of the API writes what v1 says, and how it is read back. Both copy."""
+    """How one version of the API writes what v1 says, and how it is read back. Both copy.
+
+    Reading back raises ``KubeUnreachable`` for what is no slice.
+    """
 
     encode: Callable[[Json], Json]
     decode: Callable[[Json], Json]
+
+
+class _Pool(msgspec.Struct):
+    name: str = ""
+    generation: int = 0
+    resourceSliceCount: int = 0
+
+
+class _Device(msgspec.Struct):
+    name: str
+    taints: list[dict[str, str]] | None = None
+    basic: dict[str, Any] | None = None
+
+
+class _Spec(msgspec.Struct):
+    driver: str
+    pool: _Pool
+    devices: list[_Device] | None = None
+
+
+class _Slice(Object):
+    """What is looked at of a stored slice; the rest is only compared."""
+
+    spec: _Spec
+
+
+def _decoded(body: Json) -> Json:
+    return _named("v1", shaped(_Slice, body, "a stored slice"))
 
 
 def _named(version: str, body: Json) -> Json:
@@ -310,8 +344,8 @@ def _wrapped(body: Json) -> Json:
 
 
 def _unwrapped(body: Json) -> Json:
-    found = _named("v1", body)
-    devices = (found.get("spec") or {}).get("devices")
+    found = _decoded(body)
+    devices = found["spec"].get("devices")
     if devices:
         found["spec"]["devices"] = [
             {"name": d.get("name"), **(d.get("basic") or {})} for d in devices
@@ -320,8 +354,8 @@ def _unwrapped(body: Json) -> Json:
 
 
 VERSIONS: Mapping[str, Shape] = {
-    "v1": Shape(lambda body: _named("v1", body), lambda body: _named("v1", body)),
-    "v1beta2": Shape(lambda body: _named("v1beta2", body), lambda body: _named("v1", body)),
+    "v1": Shape(lambda body: _named("v1", body), _decoded),
+    "v1beta2": Shape(lambda body: _named("v1beta2", body), _decoded),
     "v1beta1": Shape(_wrapped, _unwrapped),
 }
 """Every version of the API that slices can be written in, newest first."""
