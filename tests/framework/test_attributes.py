@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardpoint import Capacity, Device, DeviceNode, Taint, Topology, Version
+from hardpoint import (
+    Capacity,
+    Device,
+    DeviceNode,
+    Taint,
+    Topology,
+    Version,
+    exclusive,
+    shared,
+)
 from hardpoint.attributes import (
     attribute_name,
     fit_name,
@@ -178,6 +187,32 @@ def test_a_device_whose_binding_conditions_the_api_refuses_is_not_published_with
 
     with pytest.raises(BadValue, match="binding_"):
         publishable(device, "h.dev")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"parts": (exclusive("pci:0000:0a:00.0"), shared("bus:0"))},
+        {"nodes": (DeviceNode(path="/dev/x", major=1, minor=2, takes=(exclusive("usb:1-2"),)),)},
+    ],
+)
+def test_a_device_that_takes_a_part_alone_goes_to_one_claim_whatever_its_driver_says(
+    facts: dict[str, Any],
+) -> None:
+    published, problems = publishable(Device(name="d", kind="k", shareable=True, **facts), "h.dev")
+
+    assert not published.shareable
+    assert [(p.field, "exclusive" in str(p)) for p in problems] == [("shareable", True)]
+
+
+def test_a_device_whose_parts_are_shared_is_shared() -> None:
+    node = DeviceNode(path="/dev/x", major=1, minor=2)
+    device = Device(name="d", kind="k", shareable=True, parts=(shared("bus:0"),), nodes=(node,))
+
+    published, problems = publishable(device, "h.dev")
+
+    assert published.shareable
+    assert problems == ()
 
 
 def test_binding_conditions_are_published_as_they_are() -> None:

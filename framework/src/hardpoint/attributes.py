@@ -62,6 +62,7 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
     return (
         replace(
             device,
+            shareable=_shareable(device, problems),
             attributes=attributes,
             capacity=capacity,
             nodes=tuple(_nodes(device.nodes, problems)),
@@ -74,6 +75,19 @@ def publishable(device: Device, dra_driver: str) -> tuple[Device, tuple[BadValue
 def _need(valid: object, field: str, found: str) -> None:
     if not valid:
         raise BadValue(field, printable(found), "lower-case letters, digits and dashes")
+
+
+def _shareable(device: Device, problems: list[BadValue]) -> bool:
+    """Say whether several claims may have a device: not one that takes a part alone.
+
+    The scheduler would give it to a second claim, which the ledger refuses for ever.
+    """
+    alone = next((part for part in device.all_parts if part.exclusive), None)
+    if device.shareable and alone is not None:
+        problems.append(
+            BadValue("shareable", str(alone), "shared parts only; it goes to one claim")
+        )
+    return device.shareable and alone is None
 
 
 def _need_conditions(good: tuple[str, ...], bad: tuple[str, ...]) -> None:

@@ -193,7 +193,8 @@ class Device:
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
     """Amounts by name, ``{"size": "16Gi"}``; a plain value becomes a ``Capacity``."""
     shareable: bool = False
-    """True only where the kernel itself keeps several users apart (DRM render nodes)."""
+    """True only where the kernel itself keeps several users apart (DRM render nodes). Its parts are
+    shared ones then (``entry.beside()``); with a part that it takes alone it goes to one claim."""
     parts: tuple[Part, ...] = ()
     """The hardware that a holder takes, mostly ``entry.whole()``; that of its nodes is added."""
     taints: tuple[Taint, ...] = ()
