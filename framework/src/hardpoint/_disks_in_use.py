@@ -85,6 +85,11 @@ class BlockDevices:
                 return path
         return None
 
+    def in_database(self, path: str) -> bool:
+        """Say whether udev's database, where it has one, knows a block device."""
+        numbers = self.entry(path).get("dev")
+        return os.path.exists(os.path.join(self._node.run, f"udev/data/b{numbers}"))
+
     def signature(self, path: str) -> tuple[str, str]:
         """Return ID_FS_TYPE and ID_FS_USAGE of udev's database; empty where there is none."""
         numbers = self.entry(path).get("dev")
@@ -102,6 +107,7 @@ class DisksInUse:
         """Path of a whole disk to a sentence."""
         self._unknown = ""
         self._listed = False
+        self._has_database = os.path.isdir(os.path.join(node.run, "udev/data"))
         try:
             self._blocks = BlockDevices(node)
             self._listed = True
@@ -145,7 +151,7 @@ class DisksInUse:
 
     def _look(self) -> None:
         for path in sorted(self._blocks.paths):
-            self._use(path, self._stood_on(path))
+            self._use(path, self._stood_on(path) or self._unseen(path))
             self._suspect(path, self._signed(path))
         mounts = mounts_of(self._node)
         self._unknown = mounts.unknown
@@ -190,6 +196,15 @@ class DisksInUse:
         except OSError as error:
             return f"what stands on it cannot be read ({said(error)})"
         return f"{clean(os.fsencode(min(holders)))} stands on it" if holders else ""
+
+    def _unseen(self, path: str) -> str:
+        """Say that udev, which keeps a database here, has not come to a disk that is just there.
+
+        Whose member it is, is known only then; the kernel's event wakes udev and us alike.
+        """
+        if self._has_database and not self._blocks.in_database(path):
+            return "udev has not yet said what is on it"
+        return ""
 
     def _signed(self, path: str) -> str:
         """Say whose member the signature of a block device makes it; "" for a plain one."""

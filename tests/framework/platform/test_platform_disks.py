@@ -233,6 +233,7 @@ def test_a_signature_alone_is_a_suspicion(
     record = machine.run / "udev/data/b8:16"
     record.parent.mkdir(parents=True)
     record.write_text("E:ID_FS_TYPE=zfs_member\nE:ID_FS_USAGE=filesystem\n")
+    (record.parent / "b8:17").write_text("")
     more(machine)
 
     reason = reasons(machine.node())["/dev/sdb"]
@@ -248,8 +249,26 @@ def test_while_a_zfs_pool_is_imported_only_disks_known_to_hold_something_else_ar
     records.mkdir(parents=True)
     for numbers in ("8:1", "8:2"):
         (records / f"b{numbers}").write_text("E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
+    for numbers in ("8:0", "8:16"):
+        (records / f"b{numbers}").write_text("")
 
     assert set(reasons(machine.node())) == {"/dev/sdb"}
+
+
+def test_a_disk_that_udev_has_not_come_to_yet_is_left_alone(machine: FakeMachine) -> None:
+    """It may be a volume that udev is about to start; where no udev is, nobody would."""
+    assert "/dev/sdb" not in reasons(machine.node())
+    records = machine.run / "udev/data"
+    records.mkdir(parents=True)
+    for numbers in ("8:0", "8:1", "8:2"):
+        (records / f"b{numbers}").write_text("I:1\n")
+
+    (reason,) = {v for k, v in reasons(machine.node()).items() if k == "/dev/sdb"}
+    assert "udev has not yet said what is on it" in reason
+    assert not isinstance(reason, Suspected)
+
+    (records / "b8:16").write_text("I:1\n")
+    assert "/dev/sdb" not in reasons(machine.node())
 
 
 def test_the_controller_of_an_nvme_disk_with_several_paths_is_kept(machine: FakeMachine) -> None:
