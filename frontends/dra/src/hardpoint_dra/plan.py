@@ -7,8 +7,7 @@ and anything more under a new generation in every slice.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,12 +72,15 @@ def plan(
     touched = {found.name for found in (*changed, *stale)}
     if missing or len(touched) > 1:
         current, touched = current + 1, set(keep)
-    made = {w.name: slice_body(w, pool.home, pool.node_uid, current, len(wanted)) for w in wanted}
+
+    def made(found: Wanted) -> Json:
+        return slice_body(found, pool.home, pool.node_uid, current, len(wanted))
+
     return Plan(
         current,
         deletes,
-        tuple(_over(keep[w.name], made[w.name], pool) for w in wanted if w.name in touched),
-        tuple(made[found.name] for found in missing),
+        tuple(_over(keep[w.name], made(w), pool) for w in wanted if w.name in touched),
+        tuple(made(found) for found in missing),
     )
 
 
@@ -118,28 +120,39 @@ def _differs(wanted: Wanted, body: Json, pool: Pool, same: Same) -> bool:
 
 def _over(old: Json, new: Json, pool: Pool) -> Json:
     """Return the replacement for a stored slice; others' labels and owners stay as they are."""
-    body = copy.deepcopy(new)
     mine = owner(pool.node, pool.node_uid)
     others = [found for found in _owners(old) if found.get("uid") != pool.node_uid]
     kept = {k: v for k, v in old["metadata"].items() if k not in ("managedFields", "generation")}
-    body["metadata"] = {**kept, "ownerReferences": [*others, mine]}
-    _carry_times(old, body)
-    return body
+    metadata = {**kept, "ownerReferences": [*others, mine]}
+    return {**new, "metadata": metadata, "spec": _with_times(old["spec"], new["spec"])}
 
 
-def _carry_times(old: Json, new: Json) -> None:
+def _with_times(old: Json, new: Json) -> Json:
     """Keep the time at which a taint was added: without one, the server takes this very moment."""
-    times = {key: taint["timeAdded"] for key, taint in _taints(old) if taint.get("timeAdded")}
-    for key, taint in _taints(new):
-        if key in times:
-            taint["timeAdded"] = times[key]
+    times = {
+        (device.get("name"), *_words(taint)): taint["timeAdded"]
+        for device in old.get("devices") or ()
+        for taint in device.get("taints") or ()
+        if taint.get("timeAdded")
+    }
+    if not times:
+        return new
+    return {**new, "devices": [_timed(device, times) for device in new.get("devices") or ()]}
 
 
-def _taints(body: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
-    for device in body["spec"].get("devices") or ():
-        for taint in device.get("taints") or ():
-            words = (taint.get("key", ""), taint.get("value", ""), taint.get("effect", ""))
-            yield (device.get("name", ""), *words), taint
+def _timed(device: Json, times: Mapping[tuple[str, ...], str]) -> Json:
+    if not device.get("taints"):
+        return device
+    added = [times.get((device["name"], *_words(taint))) for taint in device["taints"]]
+    taints = [
+        {**taint, "timeAdded": at} if at else taint
+        for taint, at in zip(device["taints"], added, strict=True)
+    ]
+    return {**device, "taints": taints}
+
+
+def _words(taint: Json) -> tuple[str, str, str]:
+    return taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")
 
 
 # -- comparing ------------------------------------------------------------------------------------

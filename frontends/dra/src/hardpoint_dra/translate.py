@@ -8,7 +8,6 @@ others and back.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -252,7 +251,7 @@ def slice_body(
     if node_uid:
         metadata["ownerReferences"] = [owner(node, node_uid)]
     pool = {"name": node, "generation": generation, "resourceSliceCount": count}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, **copy.deepcopy(wanted.content)}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, **wanted.content}
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "ResourceSlice",
@@ -290,7 +289,10 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one version of the API writes what v1 says, and how it is read back. Both copy.
+    """How one version of the API writes what v1 says, and how it is read back.
+
+    What does not differ is shared between what is given and what is returned: bodies are not
+    changed once they are made.
 
     Reading back raises ``KubeUnreachable`` for what is no slice.
     """
@@ -328,29 +330,28 @@ def _decoded(body: Json) -> Json:
 
 
 def _named(version: str, body: Json) -> Json:
-    return {**copy.deepcopy(body), "apiVersion": f"{GROUP}/{version}"}
+    return {**body, "apiVersion": f"{GROUP}/{version}"}
 
 
 def _wrapped(body: Json) -> Json:
     """Put all but a device's name into ``basic``, as v1beta1 has it."""
-    found = _named("v1beta1", body)
-    devices = found["spec"].get("devices")
-    if devices:
-        found["spec"]["devices"] = [
-            {"name": d["name"], "basic": {k: v for k, v in d.items() if k != "name"}}
-            for d in devices
-        ]
-    return found
+    return _with_devices(
+        _named("v1beta1", body),
+        lambda d: {"name": d["name"], "basic": {k: v for k, v in d.items() if k != "name"}},
+    )
 
 
 def _unwrapped(body: Json) -> Json:
-    found = _decoded(body)
-    devices = found["spec"].get("devices")
-    if devices:
-        found["spec"]["devices"] = [
-            {"name": d.get("name"), **(d.get("basic") or {})} for d in devices
-        ]
-    return found
+    return _with_devices(
+        _decoded(body), lambda d: {"name": d.get("name"), **(d.get("basic") or {})}
+    )
+
+
+def _with_devices(body: Json, shape: Callable[[Json], Json]) -> Json:
+    spec = body.get("spec") or {}
+    if not spec.get("devices"):
+        return body
+    return {**body, "spec": {**spec, "devices": [shape(device) for device in spec["devices"]]}}
 
 
 VERSIONS: Mapping[str, Shape] = {
