@@ -23,6 +23,7 @@ class Radios:
 
     done: list[str]
     broken: set[str]
+    checked: list[str]
 
     def __init__(self, node: Node, settings: None) -> None:
         self.node = node
@@ -34,6 +35,7 @@ class Radios:
 
     @hookimpl
     def check_device(self, device: Device) -> Health:
+        self.checked.append(device.name)
         ill = device.name in self.broken
         return Health(Condition.UNHEALTHY if ill else Condition.HEALTHY)
 
@@ -54,7 +56,7 @@ class World:
         self.root = root
         self.machine = FakeMachine(root / "machine")
         self.paths = PathSettings(state=root / "state", cdi=root / "cdi", kubelet=root / "kubelet")
-        self.driver: type[Radios] = type("Radios", (Radios,), {"done": [], "broken": set()})
+        self.driver: type[Radios] = type("Radios", (Radios,), {"done": [], "broken": set(), "checked": []})
 
     def radio(self, name: str, minor: int) -> None:
         self.machine.platform(f"acme-{name}").node("radio", name, 240, minor)

@@ -137,6 +137,24 @@ async def test_an_unhealthy_device_is_tainted_and_comes_back(world: World) -> No
         await until(agent, lambda o: not o.find("radio0").claimable)  # type: ignore[union-attr]
 
 
+async def test_a_claim_that_comes_and_goes_asks_no_driver_how_its_devices_are(world: World) -> None:
+    """64 claims at once on a node of 100 devices would be 6,400 calls for nothing."""
+    wanted = claim("radio0")
+    async with world.agent() as agent:
+        await _eventually(lambda: sorted(world.driver.checked) == ["radio0", "radio1"])
+
+        await agent.prepare(wanted.key, reading(wanted))
+        await until(agent, lambda o: o.find("radio0").held)  # type: ignore[union-attr]
+        await agent.unprepare(wanted.key)
+        await until(agent, lambda o: not o.find("radio0").held)  # type: ignore[union-attr]
+        world.radio("radio2", 2)
+        agent._scanner.wake.set()
+        await _eventually(lambda: "radio2" in world.driver.checked)
+
+        before = world.driver.checked[: world.driver.checked.index("radio2")]
+        assert before.count("radio0") <= 3  # listed, offered, and now that there are others
+
+
 class _Policy:
     answer: list[Veto]
 

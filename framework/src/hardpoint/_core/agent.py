@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from hardpoint._core.loopwatch import LoopWatch
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, start_plugins
+from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
 from hardpoint._core.scanner import Scanner
@@ -81,6 +82,7 @@ class HardpointAgent:
         self.plugins = plugins
         self._events = events and not node.recorded
         self._ready: set[str] = set()
+        self._held: frozenset[object] = frozenset()
         self.started = anyio.Event()
         """Set once held claims are true again and frontends are started."""
         self._ledger: Ledger
@@ -181,9 +183,12 @@ class HardpointAgent:
             await anyio.sleep_forever()
 
     def _on_ledger(self) -> None:
-        """Make the offer again: what is held has changed. The ledger could be written, too."""
+        """Make the offer again where other devices are held. The ledger could be written, too."""
         self.board.clear(_UNWRITABLE["ledger"])
-        self._offering.touch()
+        held = _what_is_held(self._ledger.latest)
+        if held != self._held:
+            self._held = held
+            self._offering.touch()
 
     @contextmanager
     def _saying_what_is_unwritable(self) -> Iterator[None]:
@@ -374,6 +379,17 @@ class HardpointAgent:
     def quarantined(self) -> dict[tuple[str, str], str]:
         """Devices that nobody may have now, by DRA driver and name, and why."""
         return self._broker.quarantined()
+
+
+def _what_is_held(records: Iterable[Record]) -> frozenset[object]:
+    """Return what the offer follows: which holds there are, and which of them are over.
+
+    Each step of a claim is a change of the ledger, and an offer of all devices is no small thing.
+    """
+    return frozenset(
+        (r.id, (r.retired or r.state is HoldState.QUARANTINED) and (r.state, r.why))
+        for r in records
+    )
 
 
 def _standing(offer: Offer) -> object:

@@ -112,14 +112,19 @@ class Offering:
                 old, self.offer = self.offer, await self._next_or_last()
                 if self.offer is old:
                     continue
-                self._announce()
+                self._announce(old)
                 if self.offer.complete:
                     await on_change(old, self.offer)
 
-    def _announce(self) -> None:
+    def _announce(self, old: Offer) -> None:
+        """Wake who waits; ask how devices are where there are others than before.
+
+        That one is held now is no reason: 64 claims at once would ask every driver for each.
+        """
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
-        self._check.set()
+        if [one.device for one in old.devices] != [one.device for one in self.offer.devices]:
+            self._check.set()
 
     async def _first_second(self) -> None:
         await anyio.sleep(FIRST)

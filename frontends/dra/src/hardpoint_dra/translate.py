@@ -100,23 +100,25 @@ def shown(offer: Offer, domain: Domain, profile: Profile) -> list[Offered]:
     A device that cannot be used is tainted; where taints are dropped it leaves, unless somebody
     holds it: then it stays until the holder is gone.
     """
-    seen: set[str] = set()
-    found = []
-    for offered in sorted(offer.devices, key=lambda offered: natural(offered.name)):
-        ours = offered.domain.dra_driver == domain.dra_driver and offered.name not in seen
+    found = {one.name: one for one in reversed(list(_shown(offer, domain, profile)))}
+    return sorted(found.values(), key=lambda one: natural(one.name))
+
+
+def _shown(offer: Offer, domain: Domain, profile: Profile) -> Iterator[Offered]:
+    for offered in offer.devices:
+        ours = offered.domain.dra_driver == domain.dra_driver
         if ours and (offered.held or _usable(offered, profile)):
-            seen.add(offered.name)
-            found.append(offered)
-    return found
+            yield offered
 
 
 def alike(old: Offer, new: Offer, domain: Domain, profile: Profile) -> bool:
     """Say whether two offers are the same to the server: that a device is held now is not."""
-    seen = (
-        [(one.device, _all_taints(one)) for one in shown(offer, domain, profile)]
-        for offer in (old, new)
-    )
-    return next(seen) == next(seen)
+    before, after = (list(_shown(offer, domain, profile)) for offer in (old, new))
+    return len(before) == len(after) and all(map(_alike, before, after))
+
+
+def _alike(old: Offered, new: Offered) -> bool:
+    return old.device == new.device and _all_taints(old) == _all_taints(new)
 
 
 def _usable(offered: Offered, profile: Profile) -> bool:
