@@ -56,7 +56,9 @@ class World:
         self.root = root
         self.machine = FakeMachine(root / "machine")
         self.paths = PathSettings(state=root / "state", cdi=root / "cdi", kubelet=root / "kubelet")
-        self.driver: type[Radios] = type("Radios", (Radios,), {"done": [], "broken": set(), "checked": []})
+        self.driver: type[Radios] = type(
+            "Radios", (Radios,), {"done": [], "broken": set(), "checked": []}
+        )
 
     def radio(self, name: str, minor: int) -> None:
         self.machine.platform(f"acme-{name}").node("radio", name, 240, minor)

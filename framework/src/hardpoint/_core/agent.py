@@ -82,7 +82,7 @@ class HardpointAgent:
         self.plugins = plugins
         self._events = events and not node.recorded
         self._ready: set[str] = set()
-        self._held: frozenset[object] = frozenset()
+        self._last_held: frozenset[object] = frozenset()
         self.started = anyio.Event()
         """Set once held claims are true again and frontends are started."""
         self._ledger: Ledger
@@ -186,8 +186,8 @@ class HardpointAgent:
         """Make the offer again where other devices are held. The ledger could be written, too."""
         self.board.clear(_UNWRITABLE["ledger"])
         held = _what_is_held(self._ledger.latest)
-        if held != self._held:
-            self._held = held
+        if held != self._last_held:
+            self._last_held = held
             self._offering.touch()
 
     @contextmanager

@@ -140,7 +140,7 @@ def _with_times(old: Json, new: Json) -> Json:
     return {**new, "devices": [_timed(device, times) for device in new.get("devices") or ()]}
 
 
-def _timed(device: Json, times: Mapping[tuple[str, ...], str]) -> Json:
+def _timed(device: Json, times: Mapping[tuple[str, str, str, str], str]) -> Json:
     if not device.get("taints"):
         return device
     added = [times.get((device["name"], *_words(taint))) for taint in device["taints"]]
