@@ -173,17 +173,21 @@ class Live:
     async def json(self, *words: str) -> Any:
         return json.loads(await self.command(*words, "--json"))
 
-    async def snapshot(self, to: Path) -> Path:
-        """Record this machine as the lab does, into an archive."""
+    async def snapshot(self) -> Path:
+        """Record this machine as the lab does; return the tree, which is to be removed."""
         program = Path(os.environ["HWLAB_LIB"], "snap.pyc")
+        tree = self.root / "snapshot"
+        tree.mkdir()
 
         def record() -> None:
-            with to.open("wb") as out:
-                words = [sys.executable, "-I", "-S", str(program), "{}", "[]"]
-                subprocess.run(words, stdout=out, check=True, timeout=600)
+            words = [sys.executable, "-I", "-S", str(program), "{}", "[]"]
+            with subprocess.Popen(words, stdout=subprocess.PIPE) as recorder:
+                unpack = ["tar", "--extract", f"--directory={tree}"]
+                subprocess.run(unpack, stdin=recorder.stdout, check=True)
+            assert recorder.returncode == 0
 
         await anyio.to_thread.run_sync(record)
-        return to
+        return tree
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -242,7 +246,7 @@ class Live:
         """Wait until something is true; else fail, saying what, and what is so instead."""
         with anyio.move_on_after(PATIENCE):
             while not true():  # noqa: ASYNC110 - the kernel sets no Event
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.2)
             return
         raise AssertionError(f"not so: {what}; now: {now()}")
 
@@ -258,12 +262,26 @@ class Live:
             lambda: sorted(self.published),
         )
 
-    async def until_delivered(self, claimed: Claimed, paths: Mapping[str, tuple[int, int]]) -> None:
-        """Wait until the claim's file has exactly these nodes, and the runtime takes it."""
+    async def until_delivered(
+        self, claimed: Claimed, nodes: Callable[..., Mapping[str, tuple[int, int]]], *of: Any
+    ) -> None:
+        """Wait until the claim's file has exactly the nodes that a function returns by then.
+
+        The runtime must take them too.
+        """
+        wanted: Mapping[str, tuple[int, int]] = {}
+
+        def true() -> bool:
+            nonlocal wanted
+            try:
+                wanted = nodes(*of)
+            except (OSError, ValueError):  # they are just being made
+                return False
+            is_so = bool(wanted) and self.delivered(claimed) == wanted
+            return is_so and self.injected(claimed) is not None
+
         await self.until(
-            lambda: self.delivered(claimed) == paths and self.injected(claimed) is not None,
-            f"{claimed.device} delivers {paths}",
-            lambda: self.delivered(claimed),
+            true, f"what {claimed.device} delivers", lambda: (self.delivered(claimed), wanted)
         )
 
     async def until_held_back(self, claimed: Claimed) -> None:
@@ -288,6 +306,11 @@ class Live:
 def numbered(*paths: str) -> dict[str, tuple[int, int]]:
     """Return nodes with the numbers that the machine's /dev has them under."""
     return {path: kernel.numbers(path) for path in paths}
+
+
+def nodes_of(directory: str, *subsystems: str) -> dict[str, tuple[int, int]]:
+    """Return the nodes of everything below a device, with their numbers."""
+    return numbered(*kernel.nodes_below(directory, *subsystems))
 
 
 @asynccontextmanager

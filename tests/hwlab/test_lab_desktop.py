@@ -67,7 +67,7 @@ async def test_twins_say_that_their_serial_number_tells_nothing(live: Live, boot
 async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: str) -> None:
     claimed = await live.take(SERIAL_1, kernel.usb("1-1"))
     old = tty("1-1")
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
 
     await kernel.ctl("unplug", "serial-1")
     await live.until_held_back(claimed)
@@ -82,7 +82,7 @@ async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: s
 
     await kernel.ctl("plug", "serial-1")
     assert tty("1-1") != old
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
     assert live.witness.strays == {}
     await live.give_back(claimed)
     await live.until_offered(stranger)
@@ -119,17 +119,17 @@ async def test_another_model_in_its_port_is_not_the_claims(live: Live, boot: str
     finally:
         await kernel.ctl("del", "intruder")
     await kernel.ctl("plug", "serial-1")
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
 
 
 async def test_a_claim_follows_its_driver_out_and_in(live: Live, boot: str) -> None:
     claimed = await live.take(SERIAL_1, kernel.usb("1-1"))
     await kernel.ctl("unbind", "1-1:1.0")
-    await live.until_delivered(claimed, numbered(usbfs("1-1")))
+    await live.until_delivered(claimed, numbered, usbfs("1-1"))
     assert SERIAL_1 in live.published
 
     await kernel.ctl("bind", "1-1:1.0", "ftdi_sio")
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
 
 
 async def test_a_held_device_that_reenumerates_is_followed(live: Live, boot: str) -> None:
@@ -143,7 +143,7 @@ async def test_a_held_device_that_reenumerates_is_followed(live: Live, boot: str
     await live.until(lambda: kernel.nodes_below(kernel.usb("1-4.1.2"), "tty"), "with its driver")
 
     assert usbfs("1-4.1.2") not in before
-    await live.until_delivered(claimed, line("1-4.1.2"))
+    await live.until_delivered(claimed, line, "1-4.1.2")
     assert live.witness.strays == {}
 
 
@@ -157,11 +157,17 @@ async def test_a_device_that_is_not_authorised_any_more_is_not_delivered(
 
     await kernel.write(f"{kernel.usb('1-1')}/authorized", "1")
     await live.until(lambda: kernel.nodes_below(kernel.usb("1-1"), "tty"), "it has its driver")
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
 
 
 def sound(address: str) -> dict[str, tuple[int, int]]:
     return numbered(*kernel.nodes_below(kernel.pci(address), "sound"))
+
+
+def control(address: str) -> str:
+    """Return a card's control node; ``""`` while it has none."""
+    found = kernel.nodes_below(kernel.pci(address), "sound")
+    return next((path for path in found if "/controlC" in path), "")
 
 
 async def test_claims_follow_two_sound_cards_that_change_their_numbers(
@@ -169,20 +175,23 @@ async def test_claims_follow_two_sound_cards_that_change_their_numbers(
 ) -> None:
     one = await live.take(HDA, kernel.pci("0000:00:05.0"))
     two = await live.take(AC97, kernel.pci("0000:00:06.0"))
-    before = sound("0000:00:05.0").keys() & {"/dev/snd/controlC0", "/dev/snd/controlC1"}
+    before = control("0000:00:05.0")
+    control_of_two = control("0000:00:06.0")
     drivers = [kernel.driver("pci", address) for address in ("0000:00:05.0", "0000:00:06.0")]
     await kernel.ctl("unbind", "0000:00:05.0")
     await kernel.ctl("unbind", "0000:00:06.0")
     await live.until_held_back(one)
     await live.until_held_back(two)
     order = [("0000:00:05.0", drivers[0]), ("0000:00:06.0", drivers[1])]
-    for address, driver in reversed(order) if "/dev/snd/controlC0" in before else order:
+    for address, driver in reversed(order) if before < control_of_two else order:
         await kernel.ctl("bind", address, driver)
 
+    await live.until(lambda: control("0000:00:05.0"), "it has nodes")
+    await live.until(lambda: control("0000:00:06.0"), "it has nodes")
     assert before
-    assert not before & sound("0000:00:05.0").keys()
-    await live.until_delivered(one, sound("0000:00:05.0"))
-    await live.until_delivered(two, sound("0000:00:06.0"))
+    assert control("0000:00:05.0") != before
+    await live.until_delivered(one, sound, "0000:00:05.0")
+    await live.until_delivered(two, sound, "0000:00:06.0")
     assert live.witness.strays == {}
 
 
@@ -200,7 +209,7 @@ async def test_a_claim_follows_a_card_that_falls_off_the_bus(live: Live, boot: s
         for path in kernel.nodes_below(kernel.pci("0000:00:02.0"), "drm")
         if path.startswith("/dev/dri/card")
     }
-    await live.until_delivered(claimed, numbered(*display))
+    await live.until_delivered(claimed, numbered, *display)
     await live.until(lambda: card in live.free, "it is offered again")
 
 
@@ -209,13 +218,13 @@ async def test_while_its_module_is_out_a_line_is_a_whole_device(live: Live, boot
     await kernel.run("modprobe", "-r", "ftdi_sio")
     await live.until_offered("usb-1-2")
     await live.until_gone(SERIAL_2)
-    await live.until_delivered(claimed, numbered(usbfs("1-1")))
+    await live.until_delivered(claimed, numbered, usbfs("1-1"))
     assert "usb-1-1" not in live.published  # what one holds by its interface is not offered whole
 
     whole = await live.take("usb-1-2", kernel.usb("1-2"))
     await kernel.run("modprobe", "ftdi_sio")
     await live.until(lambda: kernel.nodes_below(kernel.usb("1-2"), "tty"), "the line is back")
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
     await live.quiet()
     assert SERIAL_2 not in live.published  # it is held whole
     await live.give_back(whole)
@@ -234,7 +243,7 @@ async def test_a_node_that_comes_late_is_delivered_when_it_is_there(live: Live, 
         await live.until_held_back(claimed)
     finally:
         os.rename(f"{path}.late", path)
-    await live.until_delivered(claimed, wanted)
+    await live.until_delivered(claimed, lambda: wanted)
 
 
 async def test_a_killed_agent_finds_what_was_renumbered_without_it(live: Live, boot: str) -> None:
@@ -248,7 +257,7 @@ async def test_a_killed_agent_finds_what_was_renumbered_without_it(live: Live, b
     assert tty("1-1") != old
 
     await live.start()
-    await live.until_delivered(claimed, line("1-1"))
+    await live.until_delivered(claimed, line, "1-1")
 
 
 # -- storms ---------------------------------------------------------------------------------------
@@ -271,8 +280,8 @@ async def test_a_storm_of_events_ends_in_the_truth(live: Live, boot: str) -> Non
         async with anyio.create_task_group() as tasks:
             for address in ("1-1:1.0", "1-2:1.0", "1-4.1.2:1.0"):
                 tasks.start_soon(rebind, address, 10)
-        await live.until_delivered(one, line("1-1"))
-        await live.until_delivered(two, line("1-2"))
+        await live.until_delivered(one, line, "1-1")
+        await live.until_delivered(two, line, "1-2")
         await live.quiet()
 
     assert events.count > 200

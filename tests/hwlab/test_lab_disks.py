@@ -121,7 +121,7 @@ async def test_a_claim_follows_its_disk_to_another_letter(live: Live, boot: str)
     ports = sorted(kernel.serial_ports("USB-TWIN"))
     one, two = (kernel.disk_below(kernel.usb(port)) for port in ports)
     async with held(live, one) as claimed:
-        await live.until_delivered(claimed, numbered(f"/dev/{one}"))
+        await live.until_delivered(claimed, numbered, f"/dev/{one}")
         for name in ("twin-0", "twin-1"):
             await kernel.ctl("unplug", name)
         await live.until_held_back(claimed)
@@ -131,7 +131,7 @@ async def test_a_claim_follows_its_disk_to_another_letter(live: Live, boot: str)
         now = kernel.disk_below(kernel.usb(ports[0]))
         assert now != one
         assert kernel.disk_below(kernel.usb(ports[1])) != two
-        await live.until_delivered(claimed, numbered(f"/dev/{now}"))
+        await live.until_delivered(claimed, numbered, f"/dev/{now}")
         assert live.witness.strays == {}
 
 

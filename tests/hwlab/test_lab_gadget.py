@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live, numbered
+from hwlab.live import Live, nodes_of, numbered
 
 pytestmark = pytest.mark.boots("gadget")
 
@@ -25,8 +25,8 @@ async def test_two_claims_have_two_functions_of_one_device(live: Live, boot: str
     one = await live.take(name_of(line), kernel.usb(line))
     two = await live.take(name_of(keys), kernel.usb(keys))
 
-    await live.until_delivered(one, numbered(*kernel.nodes_below(kernel.usb(line))))
-    await live.until_delivered(two, numbered(*kernel.nodes_below(kernel.usb(keys))))
+    await live.until_delivered(one, nodes_of, kernel.usb(line))
+    await live.until_delivered(two, nodes_of, kernel.usb(keys))
     assert not {path for path in live.delivered(one) if path.startswith("/dev/bus/usb")}
 
     await kernel.ctl("unplug", "plain")
@@ -34,8 +34,8 @@ async def test_two_claims_have_two_functions_of_one_device(live: Live, boot: str
     await live.until_held_back(two)
     await kernel.ctl("plug", "plain")
     assert kernel.serial_port("PLAIN-1") == address
-    await live.until_delivered(one, numbered(*kernel.nodes_below(kernel.usb(line))))
-    await live.until_delivered(two, numbered(*kernel.nodes_below(kernel.usb(keys))))
+    await live.until_delivered(one, nodes_of, kernel.usb(line))
+    await live.until_delivered(two, nodes_of, kernel.usb(keys))
 
 
 async def test_a_twin_that_goes_is_not_replaced_by_the_other(live: Live, boot: str) -> None:
@@ -54,7 +54,7 @@ async def test_a_twin_that_goes_is_not_replaced_by_the_other(live: Live, boot: s
     assert live.delivered(gone) == {}
     assert before
     own = kernel.nodes_below(kernel.usb(there), "tty", "usb")
-    await live.until_delivered(left, numbered(*own))
+    await live.until_delivered(left, numbered, *own)
 
 
 async def test_a_serial_number_is_unique_again_once_its_twin_has_gone(
@@ -119,7 +119,7 @@ async def test_the_module_of_all_lines_goes_and_comes_under_a_claim(live: Live, 
 
     await kernel.run("modprobe", "cdc_acm")
     await live.until(lambda: kernel.nodes_below(kernel.usb(line), "tty"), "the line is back")
-    await live.until_delivered(claimed, numbered(*kernel.nodes_below(kernel.usb(line))))
+    await live.until_delivered(claimed, nodes_of, kernel.usb(line))
     await live.until(
         lambda: set(live.published) == before,
         "as before",

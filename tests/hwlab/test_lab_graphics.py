@@ -37,8 +37,8 @@ async def test_two_equal_gpus_change_their_numbers_and_keep_their_claims(
     await live.until(lambda: all(drm(one, "renderD") for one in TWINS), "both have nodes")
     assert [drm(one, "renderD") for one in TWINS] != before
     for one, render, card in zip(TWINS, renders, cards, strict=True):
-        await live.until_delivered(render, drm(one, "renderD"))
-        await live.until_delivered(card, drm(one, "/card"))
+        await live.until_delivered(render, drm, one, "renderD")
+        await live.until_delivered(card, drm, one, "/card")
     assert live.witness.strays == {}
 
 

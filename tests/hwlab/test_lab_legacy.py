@@ -47,7 +47,7 @@ async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: s
     await kernel.ctl("plug", "ftdi-uhci")
     await kernel.ctl("plug", "serial-2")
 
-    await live.until_delivered(claimed, nodes("1-2"))
+    await live.until_delivered(claimed, nodes, "1-2")
     assert nodes("1-2") != before
     assert live.witness.strays == {}
 
@@ -64,7 +64,7 @@ async def test_a_controller_that_falls_off_the_bus_takes_all_its_devices(
     await kernel.ctl("rescan")
     await live.until(lambda: kernel.exists("usb", "1-2:1.0"), "the bus is back")
     await live.until(lambda: kernel.nodes_below(kernel.usb("1-2"), "tty"), "with its line")
-    await live.until_delivered(claimed, nodes("1-2"))
+    await live.until_delivered(claimed, nodes, "1-2")
     await live.until(lambda: live.free == before, "all are back", lambda: live.free ^ before)
 
 
@@ -81,4 +81,4 @@ async def test_the_parallel_port_is_one_device_until_its_module_goes(live: Live,
     await kernel.run("modprobe", "-r", "lp")
     await live.until(lambda: "/dev/lp0" not in live.delivered(claimed), "the printer is gone")
     await kernel.run("modprobe", "lp")
-    await live.until_delivered(claimed, before)
+    await live.until_delivered(claimed, lambda: before)

@@ -68,7 +68,7 @@ async def test_forty_claims_follow_lines_whose_numbers_are_dealt_out_anew(
     assert len(claims) == 40
     assert sum(nodes(port) != before[port] for port in ports) > 30
     for port, claimed in claims.items():
-        await live.until_delivered(claimed, nodes(port))
+        await live.until_delivered(claimed, nodes, port)
     assert live.witness.look() == []
     assert len(live.published) == len({*live.published})
 
@@ -85,12 +85,12 @@ async def test_a_controller_that_falls_off_takes_its_devices_and_brings_them_bac
         await live.until_held_back(held[port])
     await live.until_gone(*(name_of(port) for port in gone[5:]))
     for port in stays[:2]:
-        await live.until_delivered(held[port], nodes(port))
+        await live.until_delivered(held[port], nodes, port)
 
     await kernel.ctl("rescan")
     await live.until(lambda: len(lines(CONTROLLERS[1])) == len(gone), "all lines are back")
     for port in (*gone[:5], *stays[:2]):
-        await live.until_delivered(held[port], nodes(port))
+        await live.until_delivered(held[port], nodes, port)
     await live.until(lambda: live.free == before, "as before", lambda: live.free ^ before)
 
 

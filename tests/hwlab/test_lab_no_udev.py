@@ -24,7 +24,7 @@ async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: s
     home = kernel.usb(kernel.serial_port("FTHOT001"))
     claimed = await live.take(name_of("FTHOT001"), home)
     before = nodes("FTHOT001")
-    await live.until_delivered(claimed, before)
+    await live.until_delivered(claimed, lambda: before)
 
     await kernel.ctl("unplug", "ftdi-a")
     await live.until_held_back(claimed)
@@ -32,7 +32,7 @@ async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: s
     try:
         await kernel.ctl("plug", "ftdi-a")
         if kernel.usb(kernel.serial_port("FTHOT001")) == home:
-            await live.until_delivered(claimed, nodes("FTHOT001"))
+            await live.until_delivered(claimed, nodes, "FTHOT001")
             assert nodes("FTHOT001") != before
     finally:
         await kernel.ctl("del", "other")

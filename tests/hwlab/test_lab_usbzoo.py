@@ -29,7 +29,7 @@ async def test_four_claims_have_the_four_lines_of_one_adapter(live: Live, boot: 
     claims = {one: await live.take(name_of(one), kernel.usb(one)) for one in lines}
     assert len(claims) == 4
     for one, claimed in claims.items():
-        await live.until_delivered(claimed, below(one))
+        await live.until_delivered(claimed, below, one)
 
     await kernel.ctl("unplug", "ft4232h")
     for claimed in claims.values():
@@ -37,7 +37,7 @@ async def test_four_claims_have_the_four_lines_of_one_adapter(live: Live, boot: 
     await kernel.ctl("plug", "ft4232h")
     assert kernel.usb_ports(*FOUR_LINES) == [address]
     for one, claimed in claims.items():
-        await live.until_delivered(claimed, below(one))
+        await live.until_delivered(claimed, below, one)
     assert live.witness.strays == {}
 
 
@@ -55,7 +55,7 @@ async def test_lines_bound_in_another_order_go_to_their_own_claims(live: Live, b
 
     assert before != {one: below(one) for one in lines}
     for one, claimed in claims.items():
-        await live.until_delivered(claimed, below(one))
+        await live.until_delivered(claimed, below, one)
     assert live.witness.strays == {}
 
 
@@ -80,7 +80,7 @@ async def test_a_device_that_comes_back_as_its_successor_stays_the_claims(
     await kernel.ctl("create", "running", json.dumps({"vusb": {**board, "pid": "5102"}}))
     try:
         assert kernel.serial_port("BOARD-1") == address
-        await live.until_delivered(claimed, below(address))
+        await live.until_delivered(claimed, below, address)
         await live.until(lambda: name in live.free, "it is offered")
         assert live.published[name]["attributes"]["product"] == {"string": "5101"}
         assert live.published[name]["attributes"]["presentProduct"] == {"string": "5102"}
@@ -118,7 +118,7 @@ async def test_a_board_is_followed_to_another_number(live: Live, boot: str) -> N
     await kernel.ctl("plug", "arduino")
 
     assert kernel.usb_ports(*ARDUINO) == [address]
-    await live.until_delivered(claimed, below(address))
+    await live.until_delivered(claimed, below, address)
     assert live.delivered(claimed) != before
 
 
@@ -131,14 +131,14 @@ async def test_the_webcam_is_held_through_the_removal_of_its_module(live: Live, 
     )
     address = camera.partition(":")[0]
     claimed = await live.take(name_of(camera), kernel.usb(address))
-    await live.until_delivered(claimed, below(address))
+    await live.until_delivered(claimed, below, address)
     await kernel.run("modprobe", "-r", WEBCAM_MODULE)
     await live.until(
         lambda: not any("video" in path for path in live.delivered(claimed)), "no video node"
     )
     await kernel.run("modprobe", WEBCAM_MODULE)
     await live.until(lambda: kernel.nodes_below(kernel.usb(camera), "video4linux"), "it is back")
-    await live.until_delivered(claimed, below(address))
+    await live.until_delivered(claimed, below, address)
 
 
 async def test_ten_devices_pulled_at_once_leave_the_slice_at_once(live: Live, boot: str) -> None:

@@ -32,5 +32,5 @@ async def test_a_claim_is_held_through_the_removal_of_its_module(
         "it is delivered",
         lambda: live.delivered(claimed),
     )
-    await live.until_delivered(claimed, numbered(*live.delivered(claimed)))
+    await live.until_delivered(claimed, numbered, *live.delivered(claimed))
     assert live.witness.look() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hwlab import kernel
 
-_EVERY = 0.05
+_EVERY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
