@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hardpoint.allocation import Allocation, Assigned, Assignment
 from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
 from hardpoint.node import Node
 
@@ -65,8 +66,28 @@ class Agent(Protocol):
     async def unprepare(self, key: ClaimKey) -> None:
         """End a claim's holds. Success for an unknown claim, without the API server."""
 
+    async def allocate(self, wanted: Sequence[Assignment]) -> tuple[Assigned, ...]:
+        """Hold devices for the kubelet's ``Allocate``, all or none; durable when this returns.
+
+        For ids that are held already the CDI files are made true again and the same names are
+        answered: kubelets ask again for an init container's id, and for that of a pod whose end
+        nobody has seen yet. No network call. Raises ``HoldError`` with the reason: not offered at
+        this moment, vetoed, unhealthy, or held, and by whom.
+        """
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every device held under a resource and an id, and which pods have it."""
+
+    def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
+        """Say which ids a resource has, before the kubelet is told: each time that they change.
+
+        The ids of a resource that was announced are ours wherever the kubelet lists them: one that
+        a pod has and that nothing holds, since the ledger was lost, is held again. What was
+        announced earlier and is missing now is still known; the frontend need not remember it.
+        """
+
     def holds(self) -> tuple[Hold, ...]:
-        """Every hold in the ledger."""
+        """Every hold in the ledger, those of device plugin allocations too."""
 
     def writing(self) -> bool:
         """Say whether this process is the one of two that writes slices and lists."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from hardpoint.agent import Paths
+from hardpoint.allocation import Allocation, Assigned, Assignment, PodUser
 from hardpoint.cdi import device_name, qualified
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HoldDenied, KubeUnreachable
@@ -28,6 +29,7 @@ from hardpoint.model import (
     PreparedDevice,
 )
 from hardpoint.node import Node
+from hardpoint.testing._fake_allocations import FakeAllocations, variable
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
@@ -37,7 +39,9 @@ class FakeAgent:
     """Keeps ``hardpoint.agent.Agent``'s promises without drivers, ledger or policies.
 
     A claim is held if its devices are offered and claimable; its CDI file sets one variable for
-    each device, ``HARDPOINT_<NAME>=<claim UID>``, so that a container shows what it was given.
+    each device, ``HARDPOINT_<NAME>=<claim UID>``, so that a container shows what it was given. An
+    allocation is held if its device is healthy and nobody else has it; its file sets the variable
+    to the id, and has those nodes of the device whose numbers are known.
     """
 
     def __init__(
@@ -63,10 +67,16 @@ class FakeAgent:
         self.unprepared: list[ClaimKey] = []
         self.claims: dict[str, Claim] = {}
         """What is held, by UID and driver."""
+        self.allocated: list[tuple[Assignment, ...]] = []
+        """Every call of ``allocate``, in the order in which they came."""
+        self.announced: dict[str, tuple[Assignment, ...]] = {}
+        """The last of each resource."""
+        self.users: dict[tuple[str, str], tuple[PodUser, ...]] = {}
+        """Which pods a test says have a resource's id; what is left out is not known."""
         self.refuse: Exception | None = None
-        """Raised by ``prepare`` and ``unprepare`` while set."""
+        """Raised by ``prepare``, ``unprepare`` and ``allocate`` while set."""
         self.gate = anyio.Event()
-        """``prepare`` and ``unprepare`` wait for it; open at first."""
+        """``prepare``, ``unprepare`` and ``allocate`` wait for it; open at first."""
         self.gate.set()
         self.notes: dict[str, Mapping[str, object]] = {}
         """The last of each source."""
@@ -77,6 +87,7 @@ class FakeAgent:
         if writing:
             self._writing.set()
         self.paths.cdi.mkdir(parents=True, exist_ok=True)
+        self._allocations = FakeAllocations(CdiDirectory(self.paths.cdi), self._claimed)
 
     # -- what a test does -------------------------------------------------------------------------
 
@@ -105,6 +116,11 @@ class FakeAgent:
                 for one in self.offer.devices
             )
         )
+
+    def end(self, resource: str, id_: str) -> None:
+        """End an allocation, as two reads of pod-resources without it do."""
+        self._allocations.end(resource, id_)
+        self._wake()
 
     def become_writer(self) -> None:
         """The other of two agents is gone."""
@@ -157,9 +173,27 @@ class FakeAgent:
         self._holds.pop(_name(key), None)
         CdiDirectory(self.paths.cdi).remove(self._vendor(key), key.uid)
 
+    async def allocate(self, wanted: Sequence[Assignment]) -> tuple[Assigned, ...]:
+        """Hold devices, all or none, and write a CDI file for each."""
+        self.allocated.append(tuple(wanted))
+        self._wake()
+        await self.gate.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        return self._allocations.allocate(wanted, self.offer)
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every device that is held under an id."""
+        return self._allocations.show(self.users)
+
+    def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
+        """Keep what was announced for the test to look at."""
+        self.announced[resource] = tuple(assignments)
+        self._wake()
+
     def holds(self) -> tuple[Hold, ...]:
         """Every hold."""
-        return tuple(hold for holds in self._holds.values() for hold in holds)
+        return (*self._claimed(), *self._allocations.holds())
 
     def writing(self) -> bool:
         """Say whether this process is the one that writes."""
@@ -203,6 +237,9 @@ class FakeAgent:
 
     # -- holds ------------------------------------------------------------------------------------
 
+    def _claimed(self) -> tuple[Hold, ...]:
+        return tuple(hold for holds in self._holds.values() for hold in holds)
+
     def _hold(self, key: ClaimKey, allotment: Allotment) -> Hold:
         offered = self.offer.find(allotment.device, key.dra_driver)
         if offered is None or not offered.claimable:
@@ -231,9 +268,7 @@ class FakeAgent:
 
     def _deliveries(self, key: ClaimKey, claim: Claim) -> list[tuple[str, Delivery]]:
         names = {_cdi_name(key, one): one.device for one in claim.allotments}
-        return [
-            (name, Delivery(env={_variable(device): key.uid})) for name, device in names.items()
-        ]
+        return [(name, Delivery(env={variable(device): key.uid})) for name, device in names.items()]
 
 
 def paths_below(root: Path) -> Paths:
@@ -252,7 +287,3 @@ def _name(key: ClaimKey) -> str:
 
 def _cdi_name(key: ClaimKey, allotment: Allotment) -> str:
     return device_name(key.uid, allotment.device, allotment.share_id, allotment.request)
-
-
-def _variable(device: str) -> str:
-    return "HARDPOINT_" + device.upper().replace("-", "_")
