@@ -6,7 +6,7 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run cluster test test-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
+.PHONY: help setup run cluster test test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,6 +30,9 @@ cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (roo
 
 test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+bench-cluster: setup ## figures on a real Kubernetes node, into build/bench-cluster.json (root, a quiet machine)
+	@PYTHONPATH=tests $(BIN)/python -m cluster.bench
 
 test-hwlab: setup ## the agent on a real kernel with emulated hardware (today's machines; PROFILE=desktop, PROFILE=all)
 	$(BIN)/python -m pytest -m hwlab tests/hwlab

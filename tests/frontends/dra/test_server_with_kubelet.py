@@ -192,7 +192,10 @@ async def test_nothing_is_published_before_the_kubelet_can_prepare_it(world: Wor
     assert written == [0]
 
 
-async def test_a_kubelet_that_is_away_does_not_keep_devices_from_being_seen(world: World) -> None:
+async def test_a_kubelet_that_is_away_does_not_keep_devices_from_being_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint_dra.serving._KUBELETS_TURN", 0.1)
     world.kubelet.behaviour.asks_info = False
     dra = Dra(world.agent.node, DraSettings())
 

@@ -229,6 +229,33 @@ async def test_a_restart_writes_nothing_and_moves_no_device(
 
 
 @pytest.mark.field_case("B05")
+async def test_only_the_first_slice_of_an_empty_pool_waits_for_the_kubelet(
+    server: FakeApiServer,
+) -> None:
+    turn = anyio.Event()
+    asked = anyio.Event()
+
+    async def begin() -> None:
+        asked.set()
+        await turn.wait()
+
+    first = Stage(server, OfferingAgent(offer("gpu-0", "gpu-1")))
+    restarted = Stage(server, OfferingAgent(offer("gpu-0", generation=2)))
+    async with Kube.at(server.url) as kube, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(first.run, kube, begin=begin))
+        await asked.wait()
+        waited = not first.writes
+        turn.set()
+        await server.until(lambda: published_devices(server) == ["gpu-0", "gpu-1"])
+        await first.stop()
+        turn = anyio.Event()
+        tasks.start_soon(partial(restarted.run, kube, begin=begin))  # a device has gone meanwhile
+        await server.until(lambda: published_devices(server) == ["gpu-0"])
+        tasks.cancel_scope.cancel()
+
+    assert waited
+
+
 async def test_slices_stay_when_publishing_stops(stage: Stage) -> None:
     # A rolling update must not be seen (kubernetes pull request 129832).
     await stage.offer("gpu-0")

@@ -55,7 +55,8 @@ log = logging.getLogger(__name__)
 class Convergence:
     """What is known of one domain's pool on one server.
 
-    ``pause`` is awaited before what others did is repaired; ``wrote`` is called after a write.
+    ``pause`` is awaited before what others did is repaired, ``begin`` before the first slice of a
+    pool that has none; ``wrote`` is called after a write.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Convergence:
         whole: Profile,
         *,
         pause: Callable[[], Awaitable[None]],
+        begin: Callable[[], Awaitable[None]],
         wrote: Callable[[], None],
     ) -> None:
         self.mirror, self.refusals = Mirror(), Refusals()
@@ -76,7 +78,8 @@ class Convergence:
         self.disturbed = False
         """True when somebody else may have changed something: look closely."""
         self._agent, self._domain, self._kube, self._whole = agent, domain, kube, whole
-        self._pause, self._wrote = pause, wrote
+        self._pause, self._begin, self._wrote = pause, begin, wrote
+        self._begun = False
         self._places: dict[str, int] = {}
         self._kept: dict[str, tuple[Json, Json]] = {}
         self._node_uid = ""
@@ -160,6 +163,9 @@ class Convergence:
             if self.disturbed:
                 await self._pause()
                 self.disturbed = False
+            elif not (self._begun or self.mirror.slices):
+                await self._begin()
+                self._begun = True
             else:
                 known = self._known
                 await self._carry_out(planned, pool)

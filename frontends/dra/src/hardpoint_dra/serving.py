@@ -45,11 +45,15 @@ log = logging.getLogger(__name__)
 LONGEST_NAME = 63
 _TRUSTED_AFTER = 30.0
 """Seconds that a part has to run before its last failure is forgotten."""
-_KUBELETS_TURN = 2.0
-"""Seconds that the first slice waits for the kubelet, which looks at new sockets once a second.
+_KUBELETS_TURN = 5.0
+"""Seconds that the first slice of an empty pool waits for the kubelet to register the driver.
 
 A pod that waits for a device is bound within milliseconds of its slice. A kubelet that does not
-know the driver by then fails the pod and comes back to it 8 to 10 s later.
+know the driver by then fails the pod and comes back to it 8 to 10 s later, so a slice that is
+earlier helps nobody. The kubelet looks at new sockets once a second (pkg/kubelet/pluginmanager,
+loopSleepDuration): it had registered us 0.6 to 1.4 s after we served, and 1.7 to 2.7 s with ten
+processes waiting for two processors; the slice was there 0.07 s later. A pool that has slices, as
+after a restart, waits for nothing: what is gone is withdrawn at once.
 """
 
 
@@ -154,11 +158,18 @@ class DriverServer:
             return None
 
     async def _publish(self) -> None:
+        publisher = SlicePublisher(
+            self._agent,
+            self._domain,
+            self._connect(),
+            withdraw_unhealthy=self._settings.unhealthy == "withdraw",
+            begin=self._kubelets_turn,
+        )
+        await publisher.run()
+
+    async def _kubelets_turn(self) -> None:
         with anyio.move_on_after(_KUBELETS_TURN):
             await self._known.wait()
-        withdraw = self._settings.unhealthy == "withdraw"
-        kube = self._connect()
-        await SlicePublisher(self._agent, self._domain, kube, withdraw_unhealthy=withdraw).run()
 
     # -- kept running -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 import anyio
+import anyio.lowlevel
 
 from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeError, KubeNotFound
@@ -79,8 +80,9 @@ class Signal:
 class SlicePublisher:
     """Publishes one domain's devices in the node's pool, for as long as ``run`` runs.
 
-    ``withdraw_unhealthy`` takes unhealthy devices out instead of tainting them. ``sleep`` is what
-    every delay goes through. When it is cancelled the slices stay: a restart must not be seen.
+    ``withdraw_unhealthy`` takes unhealthy devices out instead of tainting them; ``begin`` is
+    awaited before the first slice of a pool that has none; ``sleep`` is what every delay goes
+    through. When it is cancelled the slices stay: a restart must not be seen.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class SlicePublisher:
         kube: Kube,
         *,
         withdraw_unhealthy: bool = False,
+        begin: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
         sleep: Sleep = anyio.sleep,
     ) -> None:
         self._agent, self._kube, self._sleep = agent, kube, sleep
@@ -100,6 +103,7 @@ class SlicePublisher:
             kube,
             Profile(withdraw_unhealthy=withdraw_unhealthy),
             pause=self._before_a_repair,
+            begin=begin,
             wrote=self._note_write,
         )
         self._offer: Offer | None = None
