@@ -96,7 +96,7 @@ def boards(world: World, session_boards: Boards) -> Boards:
 def modern(world: World) -> None:
     """For what older servers drop; test_node_old_servers shows what is done there."""
     if not world.modern:
-        pytest.skip("before 1.36 the server drops taints")
+        pytest.skip("before 1.36 the server drops taints, counters, shares and binding conditions")
 
 
 @pytest.fixture

@@ -32,12 +32,14 @@ _NODE = """
 mount -t tmpfs tmpfs /var/lib
 mkdir /var/lib/kubelet
 mount --bind "$1/kubelet" /var/lib/kubelet
+mount -t tmpfs tmpfs /var/log
 mount --make-rshared /
 touch "$1/ready"
 exec sleep 2147483647
 """
 """A node's mount namespace. The device plugin directory is /var/lib/kubelet/… whatever --root-dir
-says; a tmpfs above it spares the host an empty directory."""
+says; a tmpfs above it spares the host an empty directory. Logs of pods lie below /var/log,
+where each kubelet removes what is of no pod of its own: those of other nodes and other clusters."""
 
 
 class Part:

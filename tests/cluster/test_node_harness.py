@@ -11,12 +11,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cluster import images, plan
+from cluster import images, plan, pods
 from cluster.keeper import CGROUPS, remove_directories, try_cgroups
 from cluster.node import CannotRun, check_machine
 from cluster.programs import GO, at_hand, key, release
 from cluster.skipping import cannot
 from cluster.waiting import until
+from cluster.witness import Namespace
 from cluster.world import World
 
 TESTS = Path(__file__).parents[1]
@@ -54,6 +55,16 @@ def test_a_running_cluster_shows_nothing_in_the_hosts_mounts_and_network(world: 
     assert state not in _read(Path("/proc/mounts"))
     assert [p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith("pods-")] == []
     assert "198.51.100." not in _read(Path("/proc/net/fib_trie"))
+
+
+def test_logs_of_pods_are_not_among_the_hosts(namespace: Namespace) -> None:
+    told = pods.container(script=f"echo here; {pods.WAIT}")
+    namespace.create(pods.pod("p", {}, told))
+    namespace.until_running("p")
+
+    assert namespace.log("p") == "here\n"
+    assert list(Path("/var/log").glob(f"pods/{namespace.name}_*")) == []
+    assert list(Path("/var/log").glob(f"containers/*{namespace.name}_*")) == []
 
 
 @pytest.mark.usefixtures("world")  # marks it as one that needs a cluster
