@@ -82,12 +82,13 @@ def _shareable(device: Device, problems: list[BadValue]) -> bool:
 
     The scheduler would give it to a second claim, which the ledger refuses for ever.
     """
+    if not device.shareable:
+        return False
     alone = next((part for part in device.all_parts if part.exclusive), None)
-    if device.shareable and alone is not None:
-        problems.append(
-            BadValue("shareable", str(alone), "shared parts only; it goes to one claim")
-        )
-    return device.shareable and alone is None
+    if alone is not None:
+        want = "shared parts only; it goes to one claim"
+        problems.append(BadValue("shareable", str(alone), want))
+    return alone is None
 
 
 def _need_conditions(good: tuple[str, ...], bad: tuple[str, ...]) -> None:
