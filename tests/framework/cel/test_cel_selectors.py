@@ -1,0 +1,112 @@
+"""A selector says here what the scheduler would say of the same device."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import hardpoint.cel
+from hardpoint.cel import Selector
+from hardpoint.errors import BadValue
+from hardpoint.model import Capacity, Device, Domain, Offered, Version
+
+OWN = 'device.attributes["acme.dev"]'
+DEVICE = Device(
+    name="stick-0",
+    kind="usb",
+    attributes={
+        "vendor": "10c4",
+        "speed": 12,
+        "serialUnique": True,
+        "firmware": Version("1.10.0-rc.2"),
+        "resource.kubernetes.io/pciBusID": "0000:00:14.0",
+    },
+    capacity={"memory": Capacity(value="16Gi")},
+    shareable=True,
+)
+
+
+def selects(expression: str) -> bool:
+    offered = Offered(device=DEVICE, domain=Domain.named("acme.dev"))
+    return Selector(expression).matches(offered)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'device.driver == "acme.dev"',
+        f'{OWN}.vendor == "10c4" && {OWN}.speed > 11 && {OWN}.serialUnique',
+        'device.attributes["resource.kubernetes.io"].pciBusID == "0000:00:14.0"',
+        f"!has({OWN}.renderNode)",
+        '!has(device.attributes["other.example"].renderNode)',
+        f'{OWN}.?product.orValue("none") == "none"',
+        f'{OWN}[?"vendor"].orValue("") == "10c4"',
+        f'cel.bind(own, {OWN}, has(own.vendor) && own.vendor.startsWith("10"))',
+        f'{OWN}.vendor in ["10c4", "0403"]',
+        f'{OWN}.vendor.matches("^[0-9a-f]{{4}}$")',
+        'device.capacity["acme.dev"].memory.compareTo(quantity("16384Mi")) == 0',
+        'device.capacity["acme.dev"].memory == quantity("16384Mi")',
+        'device.capacity["acme.dev"].memory.isGreaterThan(quantity("1G"))',
+        f'{OWN}.firmware.isLessThan(semver("1.10.0"))',
+        f'{OWN}.firmware.isGreaterThan(semver("1.9.99"))',
+        f'{OWN}.firmware.compareTo(semver("1.10.0-rc.10")) < 0',
+        f"{OWN}.firmware.minor() == 10",
+        'isQuantity("1Gi") && !isQuantity("much") && isSemver("1.2.3") && !isSemver("1.2")',
+        "device.allowMultipleAllocations",
+    ],
+)
+def test_what_a_device_class_may_ask_is_true_here_too(expression: str) -> None:
+    assert selects(expression)
+
+
+def test_another_device_is_not_selected() -> None:
+    assert not selects(f'{OWN}.vendor == "0403"')
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        (f"{OWN}.product == 'x'", "product"),
+        (f"{OWN}.vendor > 3", "overload"),
+        (f"{OWN}.vendor", "10c4"),
+        ('quantity("much") == quantity("1")', "much"),
+        ('device.capacity["acme.dev"].memory.compareTo(semver("1.0.0")) == 0', "one of each"),
+    ],
+)
+def test_an_expression_that_fails_on_a_device_is_an_error_that_names_both(
+    expression: str, said: str
+) -> None:
+    with pytest.raises(BadValue, match="stick-0") as raised:
+        selects(expression)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("device.", "Syntax error"),
+        ("", "Syntax error"),
+        ("device.attribute == 1", "undeclared reference to 'device.attribute'"),
+        ("device.driver == 3", "no matching overload"),
+        ("device.driver", "is string"),
+        ("[" * 3000, "recursion"),
+        ("true || " * 2000 + "true", "a longer one"),
+        ("\ud800", "selector"),
+    ],
+)
+def test_what_is_no_yes_or_no_is_refused_before_any_device_is_seen(
+    expression: str, said: str
+) -> None:
+    with pytest.raises(BadValue, match=said):
+        Selector(expression)
+
+
+def test_without_the_extra_a_selector_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cel_expr_python", None)
+    hardpoint.cel._environment.cache_clear()
+
+    with pytest.raises(BadValue, match=r"hardpoint\[cel\]"):
+        Selector("true")
