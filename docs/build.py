@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import hardpoint
-from hardpoint import agent, entry, errors, hookspecs, model, node, parameters
+from hardpoint import agent, allocation, entry, errors, hookspecs, model, node, parameters
 from hardpoint import settings as settings_module
 from hardpoint._core.offline import described, start_plugins
 from hardpoint.cli.attributes import EVERY_DEVICE
@@ -216,6 +216,8 @@ _TYPES: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("What a plugin raises", errors, ("TryAgain", "Refuse")),
     ("Frontends", agent, ("Agent", "Paths")),
     ("", model, ("PreparedDevice", "Event")),
+    ("Device plugin allocations", allocation, ("Assignment", "Assigned", "Allocation", "PodUser")),
+    ("", allocation, ("RankRequest",)),
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hardpoint.allocation import RankRequest
 from hardpoint.contract import hookimpl
 from hardpoint.errors import Refuse, TryAgain
 from hardpoint.model import (
@@ -67,6 +68,7 @@ __all__ = [
     "Offered",
     "Parameters",
     "Part",
+    "RankRequest",
     "Refuse",
     "Settings",
     "Taint",

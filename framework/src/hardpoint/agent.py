@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hardpoint.allocation import Allocation, Assigned, Assignment
+from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest
 from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
 from hardpoint.node import Node
 
@@ -77,6 +77,13 @@ class Agent(Protocol):
 
     def allocations(self) -> tuple[Allocation, ...]:
         """Every device held under a resource and an id, and which pods have it."""
+
+    async def rank(self, driver: str, request: RankRequest) -> tuple[str, ...]:
+        """Ask a driver which of its devices go well together (``rank_devices``).
+
+        At most ``request.count`` names of ``request.available``, the required first; fewer, or
+        none, where the driver has no opinion. Never raises.
+        """
 
     def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
         """Say which ids a resource has, before the kubelet is told: each time that they change.

@@ -74,6 +74,18 @@ class Allocation:
     """Who has it: empty if no pod that is listed does, None while that is not known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRequest:
+    """What a container asks for out of the devices of one driver that it may get."""
+
+    count: int
+    """How many devices it gets."""
+    available: tuple[str, ...]
+    """Names to choose from, each once."""
+    required: tuple[str, ...] = ()
+    """Those among them that it gets in any case."""
+
+
 def allocation_key(resource: str, id_: str, dra_driver: str) -> ClaimKey:
     """Return what the ledger, the CDI file and the CDI names of an allocation go by.
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hardpoint.agent import Agent
+from hardpoint.allocation import RankRequest
 from hardpoint.contract import Dispatch, Fault, hookspec
 from hardpoint.model import (
     Addition,
@@ -122,6 +123,17 @@ def release_device(device: Device, hold: Hold) -> None:
     raise AssertionError
 
 
+@hookspec(dispatch=Dispatch.OWNER, on_fault=Fault.SKIP, budget=1.0)
+def rank_devices(request: RankRequest, offer: Offer) -> Iterable[str]:
+    """Say which devices of this driver a container had best get together: names, best first.
+
+    The first ``request.count`` that may be chosen are, those in ``request.required`` before all
+    others; where there are fewer, the frontend adds what is near them. Pure, and quick: every pod
+    that asks for several devices waits for it, and the kubelet may choose otherwise.
+    """
+    raise AssertionError
+
+
 # -- policies -------------------------------------------------------------------------------------
 
 
@@ -201,6 +213,7 @@ __all__ = [
     "prepare_device",
     "preview_offer",
     "publish_devices",
+    "rank_devices",
     "release_device",
     "serve_frontend",
     "unprepare_device",

@@ -362,6 +362,8 @@ class Offered:
     """False: shown, since somebody holds it, but no new claim is prepared."""
     vouched: bool = False
     """True: a rule allows it by its very name, whatever signature its disk carries."""
+    allocation: str = ""
+    """The grant under which it is offered; empty where no source governs its kind."""
 
     @property
     def name(self) -> str:
@@ -381,10 +383,8 @@ class Offer:
 
     def find(self, name: str, dra_driver: str | None = None) -> Offered | None:
         """Return the device of that name, or None."""
-        for offered in self.devices:
-            if offered.name == name and dra_driver in (None, offered.domain.dra_driver):
-                return offered
-        return None
+        named = (one for one in self.devices if one.name == name)
+        return next((o for o in named if dra_driver in (None, o.domain.dra_driver)), None)
 
 
 # -- claims and holds -----------------------------------------------------------------------------

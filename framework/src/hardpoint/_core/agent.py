@@ -28,6 +28,7 @@ from hardpoint._core.loopwatch import LoopWatch
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, start_plugins
+from hardpoint._core.ranking import Ranking
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
@@ -36,6 +37,7 @@ from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
+from hardpoint.allocation import RankRequest
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HardpointError, HoldFailed, LedgerLost
 from hardpoint.model import (
@@ -93,6 +95,7 @@ class HardpointAgent:
         self._writer: WriterLock
         self._reporter: Reporter
         self._observers: Observers
+        self._ranking: Ranking
         self._stale_files = anyio.Event()
 
     # -- its life ---------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ class HardpointAgent:
         self.node.held = self._held
         for sentence in idle_sections(self.settings, self._relay.plugins):
             self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
+        self._ranking = Ranking(self._relay)
         self._observers = Observers(self._relay)
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
@@ -329,6 +333,10 @@ class HardpointAgent:
         with self._saying_what_is_unwritable():
             await self._broker.unprepare(key)
         self.board.clear_about(key.uid)
+
+    async def rank(self, driver: str, request: RankRequest) -> tuple[str, ...]:
+        """Ask a driver which of its devices go well together."""
+        return await self._ranking.rank(driver, request, self.offer)
 
     def holds(self) -> tuple[Hold, ...]:
         """Every hold in the ledger."""

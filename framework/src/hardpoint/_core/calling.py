@@ -33,6 +33,7 @@ _ANSWERS: dict[str, Any] = {
     "deliver_device": Delivery,
     "describe_attributes": tuple[AttributeInfo, ...],
     "isolate_delivery": Delivery,
+    "rank_devices": tuple[str, ...],
     "veto_devices": tuple[Veto, ...],
 }
 """What a hook may answer; what ``publish_devices`` lists is checked item by item."""

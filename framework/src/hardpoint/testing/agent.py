@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hardpoint.agent import Paths
-from hardpoint.allocation import Allocation, Assigned, Assignment, PodUser
+from hardpoint.allocation import Allocation, Assigned, Assignment, PodUser, RankRequest
 from hardpoint.cdi import device_name, qualified
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HoldDenied, KubeUnreachable
@@ -73,6 +73,8 @@ class FakeAgent:
         """The last of each resource."""
         self.users: dict[tuple[str, str], tuple[PodUser, ...]] = {}
         """Which pods a test says have a resource's id; what is left out is not known."""
+        self.ranks: Callable[[RankRequest], Iterable[str]] = lambda request: ()
+        """What drivers answer to ``rank_devices``; no opinion at first."""
         self.refuse: Exception | None = None
         """Raised by ``prepare``, ``unprepare`` and ``allocate`` while set."""
         self.gate = anyio.Event()
@@ -185,6 +187,10 @@ class FakeAgent:
     def allocations(self) -> tuple[Allocation, ...]:
         """Every device that is held under an id."""
         return self._allocations.show(self.users)
+
+    async def rank(self, driver: str, request: RankRequest) -> tuple[str, ...]:
+        """Return what the test says."""
+        return tuple(self.ranks(request))
 
     def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
         """Keep what was announced for the test to look at."""
