@@ -26,10 +26,10 @@ from hardpoint.kubelet import dra_v1_pb2, dra_v1beta1_pb2
 from hardpoint.kubelet.client import Client
 from hardpoint.kubelet.server import SocketServer
 from hardpoint.kubelet.services import method_path, serve, service_of
+from hardpoint.kubelet.work import Workshop
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint_dra.claims import to_claim
 from hardpoint_dra.server import NodeService
-from hardpoint_dra.work import Workshop
 
 VERSIONS: tuple[ModuleType, ...] = (dra_v1_pb2, dra_v1beta1_pb2)
 METHODS = ("NodePrepareResources", "NodeUnprepareResources")

@@ -12,9 +12,9 @@ from dra_node import DRIVER, KEY, NODE, running
 
 from hardpoint.errors import HoldDenied, KubeUnreachable, TryAgain
 from hardpoint.kubelet import dra_v1_pb2, dra_v1beta1_pb2
+from hardpoint.kubelet.work import Workshop
 from hardpoint.model import ClaimKey, PreparedDevice
 from hardpoint_dra.server import NodeService
-from hardpoint_dra.work import Workshop
 
 BOTH = [dra_v1_pb2, dra_v1beta1_pb2]
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import anyio
 
 from hardpoint.errors import HardpointError
+from hardpoint.kubelet.work import Workshop
 from hardpoint.model import ClaimKey, PreparedDevice
-from hardpoint_dra.work import Workshop
 
 log = logging.getLogger(__name__)
 

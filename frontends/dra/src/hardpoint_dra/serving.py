@@ -23,6 +23,7 @@ from hardpoint.kubelet import (
     dra_v1beta1_pb2,
 )
 from hardpoint.kubelet.services import serve, service_of
+from hardpoint.kubelet.work import Workshop
 from hardpoint.model import Domain
 from hardpoint_dra.binding import bound_by
 from hardpoint_dra.claims import ClaimReader
@@ -34,7 +35,6 @@ from hardpoint_dra.registration import HEALTH_VERSIONS, NODE_VERSIONS, Registrat
 from hardpoint_dra.server import NodeService
 from hardpoint_dra.slices import SlicePublisher
 from hardpoint_dra.status import StatusWriter
-from hardpoint_dra.work import Workshop
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
