@@ -6,7 +6,7 @@ MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyprojec
 STAMP := $(VENV)/.set-up
 MACHINE ?=
 
-.PHONY: help setup run cluster test test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
+.PHONY: help setup run cluster test test-durable test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -24,6 +24,9 @@ run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI 
 
 test: setup ## every test that needs no root, hardware or cluster
 	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"
+
+test-durable: setup ## every durable step of every run: killed, failing, rebooted, overlapped (hours)
+	HARDPOINT_TEST_DURABLE=1 $(BIN)/python -m pytest -s -p no:randomly -m durable tests
 
 cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (root; MACHINE=tree, NODES=2)
 	@PYTHONPATH=tests $(BIN)/python -m cluster $(if $(MACHINE),--machine $(MACHINE)) $(if $(NODES),--nodes $(NODES))

@@ -104,7 +104,7 @@ class Cards:
     def unprepare_device(self, device: Device | None, hold: Hold) -> None:
         self._called("unprepare", hold.device.name)
         file = self.hardware / hold.device.name
-        if file.exists() and file.read_text() == hold.claim.uid:
+        if file.exists() and file.read_text() in ("", hold.claim.uid):  # or half prepared
             file.unlink()
 
     def release_device(self, device: Device, hold: Hold) -> None:
@@ -186,7 +186,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("hw", "state", "cdi"):
+        for name in ("hw", "cdi"):
             (root / name).mkdir(exist_ok=True)
         self.state, self.cdi = root / "state", root / "cdi"
         self.node = FakeNode(root)
@@ -198,6 +198,7 @@ class World:
         self.events: list[Event] = []
         self.now = 1_000_000.0
         self.patience = 5.0
+        self.writing: Callable[[], bool] = lambda: True
 
     # -- hardware ---------------------------------------------------------------------------------
 
@@ -257,6 +258,7 @@ class World:
             offer=self.offer,
             domains=lambda: (DOMAIN,),
             report=self.events.append,
+            writing=self.writing,
             clock=lambda: self.now,
         )
         try:

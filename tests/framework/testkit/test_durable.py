@@ -137,7 +137,7 @@ async def test_a_good_way_of_saving_has_no_problem_at_any_step(tmp_path: Path) -
         ("write", "state/colour.new"),
         ("sync", "state/colour.new"),
         ("rename", "state/colour"),
-        ("open", "state"),
+        ("opendir", "state"),
         ("sync", "state"),
     ]
     assert (walked.steps[6].call, walked.steps[6].path) == ("reply", "told")
@@ -341,7 +341,7 @@ async def test_every_change_is_a_step_also_one_of_a_program_that_was_started(
         ("chmod", "a"),
         ("mkdir", "d"),
         ("rmdir", "d"),
-        ("open", "state"),
+        ("opendir", "state"),
         ("rename", "e"),
         ("unlink", "e"),
         ("open", "f"),

@@ -54,7 +54,7 @@ _OF_PATH = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a call is about to do. ``path`` is absolute, or ``reply:`` and a socket's path."""
+    """What a call is about to do. ``path`` is absolute; of a ``reply``, the socket's."""
 
     call: str
     path: str
@@ -85,6 +85,8 @@ def _on_path(held: Held) -> Change:
     call, directory, where = _OF_PATH[held.name]
     if held.name == "unlinkat" and held.arguments[2] & _REMOVE_DIRECTORY:
         call = "rmdir"
+    if call == "open" and held.name != "creat" and held.arguments[where + 1] & os.O_DIRECTORY:
+        call = "opendir"
     path = _text(held.thread, held.arguments[where])
     return Change(call, os.path.normpath(os.path.join(_base(held, directory), path)))
 

@@ -23,17 +23,19 @@ class Disk:
 
     def __init__(self, *roots: Path) -> None:
         self._roots = roots
+        self._durable = {root for root in roots if root.exists()}
         self._numbers = count()
         self._known: dict[tuple[int, int], int] = {}
         self._contents: dict[int, tuple[bytes, int]] = {}
         self._entries: dict[int, dict[str, tuple[int, bool]]] = {}
-        for root in roots:
+        for root in self._durable:
             self._flush_all(root)
 
     def before(self, change: Change) -> None:
         """Note what a change does to what is durable, before it happens."""
         path = Path(change.path)
         if change.call == "sync":
+            self._durable |= {root for root in self._roots if root.parent == path and root.exists()}
             self._flush(path)
         elif change.call in _ENDS and path.exists() and path.lstat().st_nlink < 2 + path.is_dir():
             self._known.pop(_identity(path), None)  # its number may be given to another file
@@ -41,9 +43,10 @@ class Disk:
     def cut(self) -> None:
         """Leave only what is durable. Nothing may run that has the files open."""
         for root in self._roots:
-            number = self._number(root)
-            shutil.rmtree(root)
-            self._restore(root, number)
+            number = self._number(root) if root in self._durable else None
+            shutil.rmtree(root, ignore_errors=True)
+            if number is not None:
+                self._restore(root, number)
 
     def _flush_all(self, path: Path) -> None:
         self._flush(path)

@@ -246,7 +246,7 @@ class Round:
         change = change_of(held)
         step = None if change is None else self._step(change)
         if change is None or step is None:
-            _seccomp.answer(actor.listener, held)
+            self._let(actor, held, change)
             return
         due = self.at > 0 and self.reached is None and step.number >= self.at
         if due and self.fault.concerns(step):
@@ -257,8 +257,8 @@ class Round:
         else:
             self._let(actor, held, change)
 
-    def _let(self, actor: Child, held: _seccomp.Held, change: Change) -> None:
-        if self._disk is not None and not change.path.startswith("reply:"):
+    def _let(self, actor: Child, held: _seccomp.Held, change: Change | None) -> None:
+        if self._disk is not None and change is not None and change.call != "reply":
             self._disk.before(change)
         _seccomp.answer(actor.listener, held)
 

@@ -38,13 +38,14 @@ TOLD, MENDED, RESUME = "told", "mended", "resume"
 
 _GROWS = frozenset({"open", "write", "sync", "mkdir", "rename", "link", "truncate"})
 _CHANGES = frozenset({*_GROWS, "unlink", "rmdir", "chmod"})
+_OPENS = frozenset({"open", "opendir"})
 _CONCERNS = {
     errno.ENOSPC: _GROWS,
     errno.EDQUOT: _GROWS,
     errno.EROFS: _CHANGES,
-    errno.EIO: _CHANGES,
-    errno.EMFILE: frozenset({"open"}),
-    errno.ENFILE: frozenset({"open"}),
+    errno.EIO: _CHANGES | _OPENS,
+    errno.EMFILE: _OPENS,
+    errno.ENFILE: _OPENS,
 }
 
 
@@ -54,8 +55,9 @@ class Step:
 
     number: int
     call: str
-    """``open``, ``write``, ``truncate``, ``sync``, ``rename``, ``link``, ``unlink``, ``mkdir``,
-    ``rmdir``, ``chmod``, or ``reply`` for what is sent on a socket or ``told``."""
+    """``open`` for writing, ``opendir``, ``write``, ``truncate``, ``sync``, ``rename``, ``link``,
+    ``unlink``, ``mkdir``, ``rmdir``, ``chmod``, or ``reply`` for what is sent on a socket or
+    ``told``."""
     path: str
     """Relative to the run's directory."""
 
