@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster import pods
 from cluster.agent import ROOT, AgentProcess, agent_on
+from cluster.boards import install
 from cluster.waiting import until
 from cluster.witness import Namespace
 from cluster.world import LIKEN, World
@@ -34,14 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package.mkdir(parents=True)
     (source / "pyproject.toml").write_text(block("toml", "entry-points"))
     (package / "__init__.py").write_text(block("python", "class Watchdogs:"))
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    apart = ["--no-deps", "--no-index"]
-    wheels, target = source / "dist", source / "site"
-    build = ["wheel", *apart, "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
-    subprocess.run([*pip, *build], check=True)
-    [wheel] = wheels.glob("*.whl")
-    subprocess.run([*pip, "install", *apart, "--target", str(target), str(wheel)], check=True)
-    return target
+    return install(source, source)
 
 
 @pytest.fixture(scope="module")
