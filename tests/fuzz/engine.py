@@ -111,13 +111,8 @@ def run_at_random(name: str, seconds: float, seed: int, found: Path, most: int =
     with load(name)() as target:
         for data in (*corpus, *_bounded(inputs(corpus, seed), started, seconds, most)):
             count += 1
-            try:
-                with at_most(SLOWEST):
-                    target(data)
-            except Exception:
-                kept = keep(found, name, data)
-                print(f"{name}: input kept as {kept}", file=sys.stderr)  # noqa: T201
-                raise
+            with at_most(SLOWEST):
+                keeping(target, found, name)(data)
     return Outcome(name, "random", seed, count, time.monotonic() - started)
 
 
@@ -142,6 +137,19 @@ def at_most(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def keeping(target: Callable[[bytes], None], found: Path, name: str) -> Callable[[bytes], None]:
+    """Return the target, which keeps an input that it fails for."""
+
+    def one(data: bytes) -> None:
+        try:
+            target(data)
+        except BaseException:
+            print(f"input kept as {keep(found, name, data)}", file=sys.stderr)  # noqa: T201
+            raise
+
+    return one
 
 
 def keep(found: Path, name: str, data: bytes) -> Path:
@@ -181,7 +189,7 @@ def run_guided(name: str, seconds: float, seed: int, found: Path, work: Path) ->
     }
     with kind() as target:
         said = [f"-{key}={value}" for key, value in options.items()]
-        atheris.Setup([sys.argv[0], *said, *folders], target)
+        atheris.Setup([sys.argv[0], *said, *folders], keeping(target, found, name))
         atheris.Fuzz()
 
 
@@ -199,7 +207,7 @@ def outcome_of(name: str, seed: int, said: str) -> Outcome:
     total = re.findall(r"number_of_executed_units: (\d+)", said)
     covered = re.findall(r"\bcov: (\d+)", said)
     passed = re.findall(r"Done \d+ runs in (\d+) second", said)
-    artifact = re.findall(r"Test unit written to (\S+)", said)
+    artifact = re.findall(r"(?:input kept as|Test unit written to) (\S+)", said)
     return Outcome(
         name,
         "atheris",

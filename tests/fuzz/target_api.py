@@ -10,7 +10,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any
 
 from fuzz.choices import Choices, mutated
@@ -74,6 +74,7 @@ class Fuzzed:
 
     async def _start(self) -> None:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.open.push_async_callback(server.wait_closed)
         self.open.callback(server.close)
         port = server.sockets[0].getsockname()[1]
         kube = Kube.at(f"http://127.0.0.1:{port}", self.stage.root / "token", timeout=2.0)
@@ -88,6 +89,8 @@ class Fuzzed:
             pass
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     def __call__(self, data: bytes) -> None:
         choices = Choices(data)

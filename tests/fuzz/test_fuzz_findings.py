@@ -22,6 +22,7 @@ from hardpoint._core.logs import TextFormatter
 from hardpoint._core.records import Record
 from hardpoint._core.uevents import _drain, matters
 from hardpoint._kube import Resource, decode
+from hardpoint.attributes import publishable
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import (
     BadSettings,
@@ -33,7 +34,7 @@ from hardpoint.errors import (
     NotAMachine,
 )
 from hardpoint.kube import Kube
-from hardpoint.model import ClaimKey, Delivery, Device, DeviceNode, Offer
+from hardpoint.model import Capacity, ClaimKey, Delivery, Device, DeviceNode, Offer
 from hardpoint.recorded import open_machine
 from hardpoint.settings import load
 from hardpoint.testing import FakeMachine
@@ -162,6 +163,15 @@ async def test_a_device_that_could_not_be_read_again_costs_the_kept_list_only_it
     assert kept["cards"].devices == (good,)
 
 
+@pytest.mark.parametrize("amount", ["1e999", "9" * 400, "1E308Ki", "0." + "1" * 500, "1e-999"])
+def test_an_amount_of_any_length_is_one_or_is_left_out(amount: str) -> None:
+    device = Device(name="odd-0", kind="card", capacity={"memory": Capacity(value=amount)})
+
+    fit, problems = publishable(device, "hardpoint.dev")
+
+    assert bool(fit.capacity) != bool(problems)
+
+
 def logged(message: str, serial: str = "") -> str:
     try:
         int(serial or "none", 16)
@@ -243,6 +253,7 @@ async def test_deleting_what_has_no_name_deletes_no_collection() -> None:
         {"metadata": None},
         {"metadata": {"resourceVersion": "1"}},
         {"metadata": {"name": "s", "ownerReferences": ["x"]}},
+        {"metadata": {"name": "s", "ownerReferences": [{"kind": "Node", "name": "n", "uid": {}}]}},
         {"spec": []},
         {"spec": {"driver": "d", "pool": {"generation": None}}},
         {"spec": {"driver": "d", "pool": {}, "devices": [None]}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -52,6 +53,11 @@ class Stage(ExitStack):
         self.callback(setattr, root, "handlers", kept)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         return self
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        answer = super().__exit__(*exception)
+        gc.collect()  # what a loop has left behind is said here, and not in somebody else's test
+        return answer
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self._runner.run(work)

@@ -110,13 +110,21 @@ def decode(raw: bytes) -> Json:
     return found
 
 
+class OwnerReference(msgspec.Struct):
+    """Whose an object is."""
+
+    kind: str
+    name: str
+    uid: str
+
+
 class ObjectMeta(msgspec.Struct):
     """What every object has."""
 
     name: str
     uid: str = ""
     resourceVersion: str = ""
-    ownerReferences: list[dict[str, Any]] | None = None
+    ownerReferences: list[OwnerReference] | None = None
     labels: dict[str, str] | None = None
 
 

@@ -79,8 +79,8 @@ class CdiDirectory:
         """Remove a claim's file; return whether there was one."""
         try:
             self.file(vendor, uid).unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return False  # a directory of that name is no file of ours, and nothing to a runtime
         _sync_directory(self.directory)
         return True
 
@@ -152,8 +152,13 @@ def _content(path: Path) -> bytes:
 
 
 def _replace(temporary: Path, path: Path, content: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    """Write a file of our own making: whatever stands at the temporary name is not written to.
+
+    It may be a link to another file, another name of one, or a pipe that nobody reads.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
+        temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, flags, 0o644)
         with open(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o644)  # whatever the umask: the runtime may not be root
@@ -162,7 +167,8 @@ def _replace(temporary: Path, path: Path, content: bytes) -> None:
             os.fsync(descriptor)
         os.rename(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import anyio
 
+from hardpoint._core.state import open_private
 from hardpoint.errors import HoldBusy, HoldOvertaken
 
 _AGAIN = 0.02
@@ -59,7 +60,7 @@ class ClaimLocks:
 
     def __init__(self, path: Path, patience: float = 35.0) -> None:
         self.patience = patience
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_private(path)
         self._queues: dict[str, _Queue] = {}
         self._kept: set[str] = set()
 
@@ -146,7 +147,7 @@ class WriterLock:
         """Say whether this process writes; take over where nobody does."""
         if self._file is not None:
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(self._path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

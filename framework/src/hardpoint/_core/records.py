@@ -126,21 +126,7 @@ def subject_of(uid: str, allotment: Allotment) -> str:
 
 def record_of(row: sqlite3.Row) -> Record:
     """Read a row. One that cannot be read keeps its parts and waits for an operator."""
-    word, number = partial(_word, row), partial(_number, row)
-    common: dict[str, Any] = {
-        "id": row["id"],
-        "claim": ClaimKey(word("uid"), word("namespace"), word("name"), word("dra_driver")),
-        "pod_claim_name": word("pod_claim_name"),
-        "cdi_vendor": word("cdi_vendor"),
-        "cdi_name": word("cdi_name"),
-        "retired": bool(row["retired"]),
-        "undo": bool(row["undo"]),
-        "rebuilt": bool(row["rebuilt"]),
-        "boot_id": word("boot_id"),
-        "tries": int(number("tries")),
-        "created": number("created"),
-        "changed": number("changed"),
-    }
+    word, common = partial(_word, row), _common(row)
     try:
         allotment, device = load(Allotment, row["allotment_json"]), load(Device, row["device_json"])
         _check_agrees(row, allotment, device)
@@ -165,6 +151,25 @@ def record_of(row: sqlite3.Row) -> Record:
             why=f"its record cannot be read: {error}",
             readable=False,
         )
+
+
+def _common(row: sqlite3.Row) -> dict[str, Any]:
+    """Return what is read of every row, one that is damaged too."""
+    word, number = partial(_word, row), partial(_number, row)
+    return {
+        "id": row["id"],
+        "claim": ClaimKey(word("uid"), word("namespace"), word("name"), word("dra_driver")),
+        "pod_claim_name": word("pod_claim_name"),
+        "cdi_vendor": word("cdi_vendor"),
+        "cdi_name": word("cdi_name"),
+        "retired": bool(row["retired"]),
+        "undo": bool(row["undo"]),
+        "rebuilt": bool(row["rebuilt"]),
+        "boot_id": word("boot_id"),
+        "tries": int(number("tries")),
+        "created": number("created"),
+        "changed": number("changed"),
+    }
 
 
 def _word(row: sqlite3.Row, column: str) -> str:

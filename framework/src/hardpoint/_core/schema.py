@@ -14,13 +14,14 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from hardpoint._core.state import make_private
+from hardpoint._core.state import make_private, open_private
 from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
 from hardpoint.reading import decimal
 
@@ -155,9 +156,7 @@ class LedgerFile:
         self._steps = steps
         try:
             make_private(directory)
-            self._lock = os.open(
-                directory / "ledger.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._lock = open_private(directory / "ledger.lock")
             try:
                 self._open()
             except BaseException:
@@ -205,9 +204,12 @@ class LedgerFile:
         self.fresh = True
 
     def _examine(self) -> None:
-        if self.path.is_file():
+        if os.path.lexists(self.path):
+            found = self.path.lstat()
+            if not stat.S_ISREG(found.st_mode):  # SQLite would follow a link
+                raise LedgerDamaged(str(self.path), "it is no plain file")
             self.path.chmod(0o600)
-            if not self.path.stat().st_size:  # SQLite would take it for a new file
+            if not found.st_size:  # SQLite would take it for a new file
                 raise LedgerDamaged(str(self.path), "the file is empty")
         try:
             with closing(connect(self.path)) as connection:

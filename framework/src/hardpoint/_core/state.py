@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hardpoint.errors import LedgerUnwritable
+
 STATUS = "status.json"
 LABELS = "node-labels.json"
 RUNNING = "running"
@@ -24,14 +26,29 @@ _LEFT_BEHIND = 60.0
 def make_private(state: Path) -> None:
     """Make the state directory, for its owner alone; it is there after a power cut too.
 
-    A claim that is answered would else be lost with the directory that its ledger is in.
+    A claim that is answered would else be lost with the directory that its ledger is in. Raises
+    ``LedgerUnwritable`` for one that is another user's.
     """
     made = [path for path in (state, *state.parents) if not path.exists()]
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(state)
     if state.stat().st_mode & 0o077:
         state.chmod(0o700)
     for path in dict.fromkeys((*made, state)):  # made by a process that was killed before this
         _flush_directory(path.parent)
+
+
+def _check_owner(state: Path) -> None:
+    owner = state.stat().st_uid
+    if owner not in (0, os.geteuid()):
+        what = f"it belongs to user {owner}, who could say who holds what: give it to root"
+        raise LedgerUnwritable(str(state), what)
+
+
+def open_private(path: Path) -> int:
+    """Open a file to lock, made for its owner alone; a link that stands there is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
 
 
 def _flush_directory(path: Path) -> None:
@@ -56,7 +73,7 @@ def mark_running(state: Path) -> int:
             with suppress(OSError):
                 if left.lstat().st_mtime < before:
                     left.unlink()
-    descriptor = os.open(state / RUNNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(state / RUNNING)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
@@ -115,7 +132,8 @@ def _replace(path: Path, value: object, *, durable: bool) -> None:
     """Write a file beside the old one and put it in its place, by a name that nobody else uses."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("x", encoding="utf-8") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
             json.dump(value, file)
             if durable:
                 file.flush()

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     The process ends by ``os._exit``: a driver that hangs in a thread must not keep it alive.
     """
     settings = load(arguments.config)
+    os.umask(0o022)  # what is made below is nobody else's to write, whoever started us
     logs.configure(settings.log.format, settings.log.level)
     with _machine(arguments, settings) as node:
         try:

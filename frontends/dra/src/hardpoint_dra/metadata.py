@@ -10,11 +10,14 @@ Everything here blocks; callers run it in a thread.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 MOST_ATTRIBUTES = 32
 
 _FILE = "metadata.json"
+_LONGEST = 1 << 20
+"""Characters of one document."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """What may become a file's name: UIDs, and names as the API server allows them."""
 
@@ -261,23 +266,30 @@ def _next_generation(kept: Mapping[str, Any] | None, new: Mapping[str, Any]) -> 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """Return a file's first document without its type; None if there is none, or it is torn."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        with path.open() as file:
-            document = json.loads(file.readline())
+        with open(os.open(path, flags), encoding="utf-8") as file:
+            document = json.loads(file.readline(_LONGEST))
         document.pop("apiVersion")
         document.pop("kind")
         if not isinstance(document["metadata"]["generation"], int) or not document["requests"]:
             return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return dict(document)
 
 
 def _write_in_place(path: Path, text: str, create: bool = True) -> None:
-    """Overwrite, so that the inode stays; a reader may see a torn file and reads again."""
-    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-    descriptor = os.open(path, flags, 0o644)
+    """Overwrite, so that the inode stays; a reader may see a torn file and reads again.
+
+    What is no plain file, or has another name elsewhere, is not written to.
+    """
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
     with open(descriptor, "wb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise FileExistsError(errno.EEXIST, "not a file of ours", str(path))
         os.fchmod(descriptor, 0o644)  # whatever the umask: programs inside are not root
         file.write(text.encode())
         file.truncate()
@@ -289,10 +301,14 @@ def _replace(path: Path, text: str) -> None:
     """Put a whole file in place by a rename in its directory, which is what runtimes watch for."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        temporary.write_text(text)
-        temporary.chmod(0o644)
+        temporary.unlink(missing_ok=True)  # not through a link that somebody put there
+        with open(os.open(temporary, flags, 0o644), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
         temporary.rename(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise

@@ -1,0 +1,115 @@
+"""The pages on security and dependencies name what the role, the manifest and the wheels have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tutorial import ROOT, block
+
+SECURITY = (ROOT / "docs/explanation/security.md").read_text()
+DEPENDENCIES = (ROOT / "docs/explanation/dependencies.md").read_text()
+MEMBERS = ("hardpoint", "hardpoint-pci-drm", "hardpoint-usb", "hardpoint-dra")
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table below a heading, without its head."""
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def rights() -> set[tuple[str, str]]:
+    """Return every resource and verb of the role."""
+    documents = yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
+    (role,) = (one for one in documents if one["kind"] == "ClusterRole")
+    return {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_page_names_every_right_and_no_other() -> None:
+    named = {
+        (re.findall(r"`([^`]+)`", resource)[0], verb)
+        for resource, verbs, _ in rows(SECURITY, "Rights at the API server")
+        for verb in re.findall(r"`([^`]+)`", verbs)
+    }
+
+    assert named == rights()
+
+
+def test_every_right_has_a_reason() -> None:
+    assert all(len(why) > 20 for _, _, why in rows(SECURITY, "Rights at the API server"))
+
+
+def test_the_page_names_every_mount_of_the_manifest() -> None:
+    manifest: dict[str, Any] = yaml.safe_load(block("howto/install.md", "yaml", "kind: DaemonSet"))
+    pod = manifest["spec"]["template"]["spec"]
+    (agent,) = pod["containers"]
+    table = {path.strip("`"): access for path, access, _ in rows(SECURITY, "Paths")}
+
+    for mount in agent["volumeMounts"]:
+        assert mount["mountPath"] in table
+        if mount.get("readOnly"):
+            assert table[mount["mountPath"]].startswith("read-only")
+
+
+@pytest.mark.parametrize("word", ["privileged", "hostPID"])
+def test_the_page_names_what_the_manifest_asks_of_the_kernel(word: str) -> None:
+    assert word in block("howto/install.md", "yaml", "kind: DaemonSet")
+    assert any(f"`{word}`" in what for what, _, _ in rows(SECURITY, "Capabilities and kernel"))
+
+
+# -- dependencies ---------------------------------------------------------------------------------
+
+
+def pulled_in() -> set[str]:
+    """Return every distribution that an installation of all members brings."""
+    found: set[str] = set()
+    for member in MEMBERS:
+        found |= set(_closure(member, ("", "cli", "kubelet") if member == "hardpoint" else ("",)))
+    return {name for name in found if not name.startswith("hardpoint")}
+
+
+def _closure(name: str, extras: tuple[str, ...], seen: set[str] | None = None) -> Iterator[str]:
+    seen = set() if seen is None else seen
+    for text in metadata.distribution(name).requires or ():
+        wanted = Requirement(text)
+        marker = wanted.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        inner = str(canonicalize_name(wanted.name))
+        if inner not in seen:
+            seen.add(inner)
+            yield inner
+            yield from _closure(inner, tuple(wanted.extras) or ("",), seen)
+
+
+def test_the_audit_names_every_distribution_and_no_other() -> None:
+    named = {
+        name
+        for names, _, licence in rows(DEPENDENCIES, "Audit")
+        for name in names.split(", ")
+        if licence
+    }
+
+    assert named == pulled_in()
+
+
+def test_fuzzing_has_a_page_that_names_every_target() -> None:
+    from fuzz.engine import names
+
+    page = Path(ROOT / "docs/howto/fuzz.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+
+    assert sorted(named) == list(names())
