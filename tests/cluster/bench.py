@@ -27,6 +27,7 @@ from cluster.bench_rows import (
     Json,
     Report,
     calls,
+    durable_writes,
     load,
     memory,
     now,
@@ -322,6 +323,8 @@ def main() -> int:
     except CannotRun as error:
         sys.stderr.write(f"no cluster here: {error}\n")
         return 2
+    with own_directory() as state:
+        report.spread("three durable writes of this disk", durable_writes(state))
     real(report)
     with own_directory() as state:
         report.head("fake servers: the test kit's, in this process")

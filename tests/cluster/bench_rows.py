@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import sys
@@ -153,6 +154,20 @@ def processes(state: Path) -> dict[str, list[int]]:
 
 def now() -> float:
     return time.perf_counter()
+
+
+def durable_writes(directory: Path, times: int = 20) -> list[float]:
+    """Return how long three durable writes take on a disk: a prepare makes as many."""
+    took = []
+    for number in range(times):
+        began = now()
+        for step in range(3):
+            with (directory / f"disk-{number}-{step}").open("wb") as file:
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+        took.append(now() - began)
+    return took
 
 
 def ready_since(log: Path, offset: int, words: bytes) -> bool:
