@@ -67,6 +67,15 @@ ODD_VALUES: tuple[Any, ...] = (
     *ODD_TEXTS[:-2],
     *(number for number in ODD_NUMBERS if -(2**63) <= number < 2**63),
 )
+OTHERS = {
+    "meta": ("key", "value"),
+    "claims": ("uid", "dra_driver", "namespace", "name", "pod_claim_name", "created"),
+    "parts": ("hold", "owner", "part", "exclusive", "stale"),
+    "owners": ("part", "owner", "exclusive"),
+    "listings": ("driver", "listing", "at"),
+    "audit": ("at", "who", "what", "facts"),
+}
+"""The other tables: what is odd there makes the file damaged, or costs what the row says."""
 HELD = ("a", "b", "c")
 
 
@@ -98,6 +107,8 @@ class Fuzzed:
         async with world.broker() as broker:
             for card in HELD:
                 await prepare(broker, claim(f"uid-{card}", card))
+            await broker._ledger.keep_listing("cards", [world.devices["a"].device], [])
+            await broker._ledger.audit("root", "quarantine clear", {"device": "a"})
 
     def __call__(self, data: bytes) -> None:
         choices = Choices(data)
@@ -107,9 +118,13 @@ class Fuzzed:
         world.state.mkdir(exist_ok=True)
         shutil.copy(self.stage.root / "template/state/ledger.db", world.state)
         ledger = world.state / "ledger.db"
-        if choices.flag():
+        how = choices.below(3)
+        if how == 1:
             what = odd_row(ledger, choices)
             self.stage.run(self._one_lost(world, what))
+        elif how == 2:
+            odd_table(ledger, choices)
+            self.stage.run(self._opened(world))
         else:
             ledger.write_bytes(damaged(self.whole, choices))
             self.stage.run(self._opened(world))
@@ -181,6 +196,28 @@ def odd_row(ledger: Path, choices: Choices) -> str:
         except sqlite3.IntegrityError:  # the file itself refuses it
             return "nothing"
     return f"{column} = {value!r:.60}"
+
+
+def odd_table(ledger: Path, choices: Choices) -> None:
+    """Write something odd into one row, or all, of another table; or drop a trigger or a table."""
+    table = choices.pick(tuple(OTHERS))
+    column, value = choices.pick(OTHERS[table]), choices.pick(ODD_VALUES)
+    statement = choices.pick(
+        (
+            f"UPDATE {table} SET {column} = ?1",
+            f"UPDATE OR IGNORE {table} SET {column} = ?1 LIMIT 1",
+            f"DELETE FROM {table} WHERE ?1 IS ?1",
+            f"DROP TABLE {table}",
+            "DROP TRIGGER owners_alone",
+            "DROP INDEX one_owner",
+        )
+    )
+    with closing(sqlite3.connect(ledger)) as db:
+        try:
+            db.execute(statement, (value,) if "?1" in statement else ())
+            db.commit()
+        except sqlite3.Error:  # the file itself refuses it
+            return
 
 
 def _check_shown(world: World, broker: Broker) -> None:

@@ -363,6 +363,20 @@ def test_a_schema_in_other_digits_is_damage(tmp_path: Path) -> None:
     assert isinstance(ledger.damage, LedgerDamaged)
 
 
+@pytest.mark.parametrize("guard", ["TRIGGER owners_alone", "INDEX one_owner"])
+def test_a_ledger_without_what_keeps_owners_apart_is_damage(tmp_path: Path, guard: str) -> None:
+    Ledger(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        db.execute(f"DROP {guard}")
+        db.commit()
+
+    ledger = Ledger(tmp_path)
+    ledger.close()
+
+    assert isinstance(ledger.damage, LedgerDamaged)
+    assert guard.split()[1] in str(ledger.damage)
+
+
 # -- recorded machines ----------------------------------------------------------------------------
 
 

@@ -110,6 +110,19 @@ _CONTRADICTIONS = {
 }
 
 
+_GUARDS = frozenset(
+    {
+        "one_hold",
+        "one_owner",
+        "owners_alone",
+        "owners_still_alone",
+        "parts_given_back",
+        "parts_taken",
+    }
+)
+"""Indexes and triggers that keep two owners from one part; a file without one keeps nobody."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open a ledger that exists. Raises ``sqlite3.Error``."""
     address = f"file:{quote(str(path))}?mode=rw"
@@ -224,6 +237,21 @@ class LedgerFile:
 def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
     if _one(connection, "PRAGMA application_id") != _APPLICATION:
         raise LedgerDamaged(str(path), "it is not a ledger")
+    _examine_schema(path, connection, known)
+    problem = _one(connection, "PRAGMA integrity_check(1)")
+    if problem != "ok":
+        raise LedgerDamaged(str(path), str(problem))
+    there = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master")}
+    if not there >= _GUARDS:
+        raise LedgerDamaged(str(path), f"it lacks {', '.join(sorted(_GUARDS - there))}")
+    if connection.execute("PRAGMA foreign_key_check").fetchone():
+        raise LedgerDamaged(str(path), "a hold without its claim, or a part without its hold")
+    for query, what in _CONTRADICTIONS.items():
+        if connection.execute(query).fetchone():
+            raise LedgerDamaged(str(path), what)
+
+
+def _examine_schema(path: Path, connection: sqlite3.Connection, known: int) -> None:
     meta = {str(row[0]): str(row[1]) for row in connection.execute("SELECT key, value FROM meta")}
     schema, oldest = meta.get("schema", ""), meta.get("readable_by", meta.get("schema", ""))
     newest, needed = decimal(schema), decimal(oldest)
@@ -231,14 +259,6 @@ def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
         raise LedgerDamaged(str(path), "it states no schema")
     if needed > known:
         raise LedgerTooNew(str(path), newest, known)
-    problem = _one(connection, "PRAGMA integrity_check(1)")
-    if problem != "ok":
-        raise LedgerDamaged(str(path), str(problem))
-    if connection.execute("PRAGMA foreign_key_check").fetchone():
-        raise LedgerDamaged(str(path), "a hold without its claim, or a part without its hold")
-    for query, what in _CONTRADICTIONS.items():
-        if connection.execute(query).fetchone():
-            raise LedgerDamaged(str(path), what)
 
 
 def upgrade(connection: sqlite3.Connection, steps: Sequence[str] = STEPS) -> None:
