@@ -334,3 +334,24 @@ async def _retry(client: Client) -> Any:
             return await client.call(REGISTRATION, "GetInfo", pb.InfoRequest(), timeout_s=5)
         except CallFailed:
             await anyio.sleep(0.02)
+
+
+async def test_a_caller_that_hangs_up_ends_its_stream_at_once(short_path: Path) -> None:
+    ended = anyio.Event()
+
+    async def watch(request: Any) -> AsyncIterator[Any]:
+        try:
+            while True:
+                yield health_pb.NodeWatchResourcesResponse()
+                await anyio.sleep(0)
+        finally:
+            ended.set()
+
+    path = short_path / "dra.sock"
+    async with SocketServer(path, [serve(HEALTH, {"NodeWatchResources": watch})], grace=0):
+        async with Client(path) as client:
+            request = health_pb.NodeWatchResourcesRequest()
+            async for _ in client.stream(HEALTH, "NodeWatchResources", request):
+                break
+        with anyio.fail_after(5):
+            await ended.wait()

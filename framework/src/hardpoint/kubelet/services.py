@@ -7,7 +7,8 @@ an async generator function of the request.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from types import ModuleType
 from typing import Any, cast
 
@@ -73,11 +74,13 @@ def _unary(name: str, handler: Handler) -> Callable[[Any, Any], Any]:
     return answer
 
 
-def _stream(name: str, handler: Handler) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
+def _stream(name: str, handler: Handler) -> Callable[[Any, Any], Any]:
+    async def answer(request: Any, context: Any) -> None:
         try:
-            async for response in handler(request):
-                yield response
+            # A caller that hangs up ends the handler now, not when its garbage is collected.
+            async with aclosing(handler(request)) as responses:
+                async for response in responses:
+                    await context.write(response)
         except Exception as error:  # noqa: BLE001 -- as above
             await _abort(context, name, error)
 

@@ -1,0 +1,33 @@
+"""The frontend: one extended resource towards the kubelet for each kind, and for each selector.
+
+Each resource has its socket, its registration and its own failures: what goes wrong with one is
+said on the fault board, tried again, and costs no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hardpoint.agent import Agent
+from hardpoint.contract import hookimpl
+from hardpoint.node import Node
+from hardpoint_deviceplugin.settings import DevicePluginSettings
+
+
+class DevicePlugin:
+    """Offers devices through the kubelet's device plugin API, for clusters without DRA."""
+
+    Settings = DevicePluginSettings
+
+    def __init__(self, node: Node, settings: DevicePluginSettings) -> None:
+        self.node, self.settings = node, settings
+
+    @hookimpl
+    async def serve_frontend(self, agent: Agent, ready: Callable[[], None]) -> None:
+        """Serve every resource; ready once the kubelet listens to all of them.
+
+        Of two agents the one that does not write is ready at once, and waits for its turn.
+        """
+        from hardpoint_deviceplugin.serving import Serving
+
+        await Serving(agent, self.settings, ready).run()

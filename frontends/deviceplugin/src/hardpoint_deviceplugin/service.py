@@ -1,0 +1,179 @@
+"""What the kubelet calls for one resource: its list, allocations, and which ids go well together.
+
+All of it answers from one state, ``resource``, which is replaced whole: what the list says is what
+Allocate takes (project-akri/akri#849).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from hardpoint.agent import Agent
+from hardpoint.allocation import Assigned
+from hardpoint.errors import HardpointError, TryAgain
+from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as pb
+from hardpoint.kubelet.services import Status, serve, service_of
+from hardpoint.kubelet.work import Workshop
+from hardpoint_deviceplugin import translate
+from hardpoint_deviceplugin.preferred import Wanted, preferred
+from hardpoint_deviceplugin.resources import Entry, Resource, announce
+
+log = logging.getLogger(__name__)
+
+OPTIONS = pb.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+RESEND = 60.0
+"""Seconds until a list is said again: a first one was lost to a kubelet that took it for no change
+(kubernetes/kubernetes#62773)."""
+ANSWER_WITHIN = 60.0
+"""Seconds until Allocate is answered with "try again": the kubelet itself would wait for ever, and
+admit no other pod meanwhile."""
+LONGEST_ERROR = 1000
+"""Characters: it ends in a pod's events, which hold 1024."""
+
+
+class ResourceService:
+    """One resource towards the kubelet. ``changed`` is called when streams begin and end."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        name: str,
+        workshop: Workshop,
+        *,
+        cdi: bool = True,
+        resend: float = RESEND,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._agent, self.name, self._workshop = agent, name, workshop
+        self._cdi, self._resend, self._changed = cdi, resend, changed
+        self.resource = Resource(name=name)
+        self._known: Mapping[str, Entry] = {}
+        self.streams = 0
+        """Kubelets that listen: one, or for a moment two."""
+        self._message = pb.ListAndWatchResponse()
+        self._news = anyio.Event()
+
+    def show(self, resource: Resource, numa_nodes: frozenset[int]) -> None:
+        """Offer this from now on."""
+        announce(self._agent, resource)
+        self.resource, self._known = resource, resource.by_id()
+        message = translate.listing(resource, numa_nodes)
+        if message != self._message:
+            self._message = message
+            news, self._news = self._news, anyio.Event()
+            news.set()
+
+    def handlers(self) -> list[Any]:
+        """Return the service for gRPC."""
+        methods: dict[str, Callable[[Any], Any]] = {
+            "GetDevicePluginOptions": self._options,
+            "ListAndWatch": self._list_and_watch,
+            "GetPreferredAllocation": self._prefer,
+            "Allocate": self._allocate,
+            "PreStartContainer": self._pre_start,
+        }
+        return [serve(service_of(pb, "DevicePlugin"), methods)]
+
+    async def _options(self, request: pb.Empty) -> pb.DevicePluginOptions:
+        return OPTIONS
+
+    async def _pre_start(
+        self, request: pb.PreStartContainerRequest
+    ) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()  # an old kubelet may ask though we said no
+
+    # -- the list ---------------------------------------------------------------------------------
+
+    async def _list_and_watch(
+        self, request: pb.Empty
+    ) -> AsyncGenerator[pb.ListAndWatchResponse, None]:
+        self.streams += 1
+        self._changed()
+        try:
+            while True:
+                news = self._news
+                yield self._message
+                with anyio.move_on_after(self._resend):
+                    await news.wait()
+        finally:
+            self.streams -= 1
+            self._changed()
+
+    # -- allocations ------------------------------------------------------------------------------
+
+    async def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        """Hold what a pod's containers are given, all or none, and say how it is delivered."""
+        containers = [self._entries(one.devices_ids) for one in request.container_requests]
+        wanted = {entry.id: entry for container in containers for entry in container}
+        assigned = await self._held(tuple(wanted.values()))
+        try:
+            return pb.AllocateResponse(
+                container_responses=[
+                    self._answer([assigned[entry.id] for entry in container])
+                    for container in containers
+                ]
+            )
+        except HardpointError as error:
+            raise self._refused(str(error)) from error
+
+    def _entries(self, ids: Iterable[str]) -> list[Entry]:
+        known = self._known
+        for id_ in ids:
+            if id_ not in known:
+                raise self._refused(f"{self.name} has no device {id_:.200} now")
+            if known[id_].refusal:
+                raise self._refused(f"{self.name}: {known[id_].refusal}")
+        return [known[id_] for id_ in ids]
+
+    async def _held(self, entries: Sequence[Entry]) -> dict[str, Assigned]:
+        """Have the agent hold devices; what it began goes on when the kubelet hangs up."""
+        wanted = [entry.assignment(self.name) for entry in entries]
+        if not wanted:
+            return {}
+        try:
+            held = await self._workshop.do(lambda: self._agent.allocate(wanted), ANSWER_WITHIN)
+        except TimeoutError:
+            raise self._refused("the devices are still being prepared; try again") from None
+        except TryAgain as error:
+            raise self._refused(str(error), code="UNAVAILABLE") from error
+        except HardpointError as error:
+            raise self._refused(str(error)) from error
+        return {one.assignment.id: one for one in held}
+
+    def _answer(self, assigned: Sequence[Assigned]) -> pb.ContainerAllocateResponse:
+        if self._cdi:
+            return translate.by_cdi(assigned)
+        return translate.by_specs(assigned, self._agent.node.dev)
+
+    def _refused(self, why: str, code: str = "FAILED_PRECONDITION") -> Status:
+        log.warning("allocation refused resource=%s why=%r", self.name, why)
+        return Status(code, why[:LONGEST_ERROR])
+
+    # -- preference -------------------------------------------------------------------------------
+
+    async def _prefer(
+        self, request: pb.PreferredAllocationRequest
+    ) -> pb.PreferredAllocationResponse:
+        return pb.PreferredAllocationResponse(
+            container_responses=[
+                pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(one))
+                for one in request.container_requests
+            ]
+        )
+
+    async def _preferred(self, asked: pb.ContainerPreferredAllocationRequest) -> list[str]:
+        wanted = Wanted.of(
+            self._known,
+            asked.available_deviceIDs,
+            asked.must_include_deviceIDs,
+            asked.allocation_size,
+        )
+        advice: tuple[str, ...] = ()
+        if len(wanted.drivers) == 1:
+            (driver,) = wanted.drivers
+            advice = await self._agent.rank(driver, wanted.request())
+        return preferred(wanted, advice)
