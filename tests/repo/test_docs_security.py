@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from tutorial import ROOT, block
 
 SECURITY = (ROOT / "docs/explanation/security.md").read_text()
 DEPENDENCIES = (ROOT / "docs/explanation/dependencies.md").read_text()
-MEMBERS = ("hardpoint", "hardpoint-pci-drm", "hardpoint-usb", "hardpoint-dra")
+MEMBERS = [
+    tomllib.loads(path.read_text())["project"]
+    for pattern in ("framework", "drivers/*", "frontends/*")
+    for path in ROOT.glob(f"{pattern}/pyproject.toml")
+]
+EXTRAS = ("cli", "kubelet")
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
@@ -75,24 +81,26 @@ def test_the_page_names_what_the_manifest_asks_of_the_kernel(word: str) -> None:
 
 def pulled_in() -> set[str]:
     """Return every distribution that an installation of all members brings."""
-    found: set[str] = set()
+    wanted = [text for member in MEMBERS for text in member["dependencies"]]
     for member in MEMBERS:
-        found |= set(_closure(member, ("", "cli", "kubelet") if member == "hardpoint" else ("",)))
-    return {name for name in found if not name.startswith("hardpoint")}
+        extras = member.get("optional-dependencies", {})
+        wanted += [text for extra in EXTRAS for text in extras.get(extra, ())]
+    seen: set[str] = set()
+    _follow(wanted, ("",), seen)
+    return {name for name in seen if not name.startswith("hardpoint")}
 
 
-def _closure(name: str, extras: tuple[str, ...], seen: set[str] | None = None) -> Iterator[str]:
-    seen = set() if seen is None else seen
-    for text in metadata.distribution(name).requires or ():
-        wanted = Requirement(text)
-        marker = wanted.marker
+def _follow(wanted: Iterable[str], extras: tuple[str, ...], seen: set[str]) -> None:
+    for requirement in map(Requirement, wanted):
+        marker = requirement.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in extras):
             continue
-        inner = str(canonicalize_name(wanted.name))
-        if inner not in seen:
-            seen.add(inner)
-            yield inner
-            yield from _closure(inner, tuple(wanted.extras) or ("",), seen)
+        name = str(canonicalize_name(requirement.name))
+        if name not in seen:
+            seen.add(name)
+            if not name.startswith("hardpoint"):
+                inner = metadata.distribution(name).requires or ()
+                _follow(inner, tuple(requirement.extras) or ("",), seen)
 
 
 def test_the_audit_names_every_distribution_and_no_other() -> None:
