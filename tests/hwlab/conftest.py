@@ -52,7 +52,7 @@ def _boot_of(item: pytest.Item) -> str:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if _boot_of(item):
         item.add_marker(pytest.mark.hwlab)
-        item.add_marker(pytest.mark.timeout(600 if INSIDE else 0))
+        item.add_marker(pytest.mark.timeout(1200 if INSIDE else 0))
 
 
 @pytest.hookimpl(trylast=True)  # after they were shuffled

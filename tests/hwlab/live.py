@@ -31,7 +31,7 @@ from hardpoint.testing.cdi import CdiError, Injected
 from hardpoint.testing.kubelet import Behaviour, FakeKubelet, Pod, PodFailed
 
 DRIVER = "hardpoint.dev"
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds until something has not come true: processors are emulated here, and shared."""
 
 
@@ -71,6 +71,7 @@ class Live:
         self._count = itertools.count()
         self._claims: list[Claimed] = []
         self._plugged: dict[str, bool] = {}
+        self._free: set[str] = set()
 
     # -- the agent --------------------------------------------------------------------------------
 
@@ -126,24 +127,28 @@ class Live:
         await self.start(settings)
 
     async def begin(self) -> None:
-        """Begin a test: note what is plugged in, and that the agent runs."""
+        """Begin a test: note what is plugged in and offered, and that the agent runs."""
         if self._process is None:
             await self.start()
-        self._plugged = await kernel.plugged()
+            await self.quiet()
+        self._plugged, self._free = await kernel.plugged(), self.free
 
     async def end(self) -> None:
-        """End a test: give back and plug in what it left, then see that the agent is well."""
+        """End a test: give back and plug in what it left, then see that all is as before it."""
         for claimed in list(self._claims):
             await self.give_back(claimed)
         for name, state in (await kernel.plugged()).items():
-            if state != self._plugged[name]:
-                await kernel.ctl("plug" if self._plugged[name] else "unplug", name)
+            if state != self._plugged.get(name, False):
+                await kernel.ctl("unplug" if state else "plug", name)
         self.witness.strays.clear()
+        assert "Traceback" not in self.log, self.log[-8000:]
         if self.config.read_text():
             await self.stop()
         elif self._process is not None:
             assert self._process.returncode is None, self.log[-4000:]
-        assert "Traceback" not in self.log, self.log[-8000:]
+            await self.until(
+                lambda: self.free == self._free, "as before", lambda: self.free ^ self._free
+            )
 
     # -- what it says -----------------------------------------------------------------------------
 
@@ -337,6 +342,7 @@ async def living(boot: str) -> AsyncIterator[Live]:
             live.witness.start()
             try:
                 await live.start()
+                await live.quiet()
                 yield live
             finally:
                 live.witness.stop()
