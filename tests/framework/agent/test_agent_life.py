@@ -252,7 +252,15 @@ async def test_the_status_file_says_what_is_offered_held_and_wrong(world: World)
         status = read_status(world.paths.state)
         assert agent_runs(world.paths.state)
     assert not agent_runs(world.paths.state)
-    assert status["holds"] == [{"device": "radio0", "claim": "ns/claim", "state": "held"}]
+    assert status["holds"] == [
+        {
+            "device": "radio0",
+            "claim": "ns/claim",
+            "uid": wanted.key.uid,
+            "state": "held",
+            "pods": None,
+        }
+    ]
     assert status["notes"] == {"dra hardpoint.dev": {"pool": "node-1"}}
     assert status["ready"] is False
 

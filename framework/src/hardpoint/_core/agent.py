@@ -9,7 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +25,7 @@ import anyio
 import anyio.to_thread
 
 from hardpoint._core.afterudev import AfterUdev
+from hardpoint._core.allocations import Allocations
 from hardpoint._core.broker import Broker
 from hardpoint._core.cluster import connect
 from hardpoint._core.discovery import Plugins
@@ -28,6 +37,8 @@ from hardpoint._core.loopwatch import LoopWatch
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, start_plugins
+from hardpoint._core.podsource import PodSource
+from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings, own_pod
 from hardpoint._core.ranking import Ranking
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
@@ -37,7 +48,7 @@ from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
-from hardpoint.allocation import RankRequest
+from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest, is_allocation
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HardpointError, HoldFailed, LedgerLost
 from hardpoint.model import (
@@ -92,6 +103,9 @@ class HardpointAgent:
         self._scanner: Scanner
         self._offering: Offering
         self._broker: Broker
+        self.pods: PodWatch
+        """Which pod has what."""
+        self._allocations: Allocations
         self._writer: WriterLock
         self._reporter: Reporter
         self._observers: Observers
@@ -135,8 +149,10 @@ class HardpointAgent:
             offer=lambda: self._offering.offer,
             domains=lambda: self.domains,
             report=self.report,
+            listed=lambda: self.pods.find_again(),
             writing=self.writing,
         )
+        self._wire_pods()
         self.node.held = self._held
         for sentence in idle_sections(self.settings, self._relay.plugins):
             self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
@@ -144,6 +160,25 @@ class HardpointAgent:
         self._observers = Observers(self._relay)
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
+
+    def _wire_pods(self) -> None:
+        around = Surroundings(
+            pods=PodSource(self.paths.kubelet),
+            holder=self._broker,
+            records=self._ledger,
+            board=self.board,
+            offer=lambda: self.offer,
+            writing=self.writing,
+            changed=self._on_pods,
+        )
+        itself = own_pod(os.environ)
+        self.pods = PodWatch(around, node=self.node.name, itself=itself)
+        self._allocations = Allocations(
+            self._broker, self._ledger, self.pods, pool=self.node.name, report=self.report
+        )
+
+    def _on_pods(self) -> None:
+        self._reporter.note(SOURCE, self.pods.note())
 
     def _held(self) -> dict[str, Device]:
         """Return what claims hold, for drivers that keep listing what a holder changed."""
@@ -180,6 +215,7 @@ class HardpointAgent:
             await self._broker.restore()
             tasks.start_soon(self._broker.tend)
             tasks.start_soon(self._take_over)
+            tasks.start_soon(self.pods.run)
             tasks.start_soon(self._refresh_files)
             self._relay.supervise("serve_frontend", self._for_frontend)
             _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
@@ -306,7 +342,7 @@ class HardpointAgent:
         served = {domain.dra_driver for domain in found}
         for record in self._ledger.latest:
             name = record.claim.dra_driver
-            if name not in served and not record.retired:
+            if name not in served and not record.retired and not is_allocation(record.claim):
                 served.add(name)
                 found[Domain(name, name, record.cdi_vendor)] = None
         return tuple(found)
@@ -337,6 +373,20 @@ class HardpointAgent:
     async def rank(self, driver: str, request: RankRequest) -> tuple[str, ...]:
         """Ask a driver which of its devices go well together."""
         return await self._ranking.rank(driver, request, self.offer)
+
+    async def allocate(self, wanted: Sequence[Assignment]) -> tuple[Assigned, ...]:
+        """Hold devices under the ids that the kubelet chose, all or none."""
+        await self._offering.completed()
+        with self._saying_what_is_unwritable():
+            return await self._allocations.allocate(wanted)
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every device held under a resource and an id, and which pods have it."""
+        return self._allocations.shown()
+
+    def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
+        """Say which ids a resource has."""
+        self.pods.announce(resource, assignments)
 
     def holds(self) -> tuple[Hold, ...]:
         """Every hold in the ledger."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from hardpoint._core.admission import Admission, Admitted
 from hardpoint._core.ledger import Ledger, Record
 from hardpoint._core.locks import ClaimLocks, Turn
 from hardpoint._core.ports import Hooks
-from hardpoint._core.records import claim_of
+from hardpoint._core.records import Result, claim_of
 from hardpoint._core.steps import EFFECTS, Steps
 from hardpoint._core.upkeep import Upkeep
+from hardpoint.allocation import Assignment
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import (
     BadValue,
@@ -47,6 +49,13 @@ from hardpoint.model import (
 )
 from hardpoint.node import Node
 
+_PATIENCE = 0.2
+"""Seconds that what nobody waits for waits for its turn."""
+
+
+async def nothing_listed() -> None:
+    """Find no allocation that a pod has: nobody can be asked."""
+
 
 class Broker:
     """Holds devices for claims. ``tend`` has to run beside it."""
@@ -62,6 +71,7 @@ class Broker:
         offer: Callable[[], Offer],
         domains: Callable[[], Iterable[Domain]],
         report: Callable[[Event], None],
+        listed: Callable[[], Awaitable[None]] = nothing_listed,
         writing: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -75,6 +85,7 @@ class Broker:
             turn=self._turn,
             kept=locks.kept,
             domains=domains,
+            listed=listed,
             writing=writing,
             clock=clock,
         )
@@ -89,14 +100,10 @@ class Broker:
         ``read`` fetches the claim, under its lock; it is not called for a claim that is held.
         Raises ``HoldError``, or what ``read`` raises.
         """
-        try:
-            with _as_hold_errors():
-                async with self._turn(key) as turn:
-                    return await self._prepare(turn, key, read)
-        except HoldError as error:
-            facts = {"claim": str(key), "uid": key.uid, "reason": error.reason}
-            self._report(Event(name="claim-refused", message=str(error), facts=facts, warning=True))
-            raise
+        with self._telling_refusals(key):
+            async with self._turn(key) as turn:
+                results = await self._prepare(turn, key, read)
+        return tuple(result.answer for result in results)
 
     async def unprepare(self, key: ClaimKey) -> None:
         """End a claim's holds. Success for an unknown claim. Raises ``HoldError``."""
@@ -109,6 +116,47 @@ class Broker:
         if records:
             self._tell("claim-unprepared", key, records)
             self._upkeep.wake()
+
+    async def assign(self, claim: Claim) -> tuple[Result, bool]:
+        """Hold the one device of an allocation; return also whether it is held anew.
+
+        One that was held already is written down again, so that nobody who looked for its users
+        before this moment ends it. Raises ``HoldError``.
+        """
+
+        async def read() -> Claim:
+            return claim
+
+        key, wanted = claim.key, claim.allotments[0].device
+        with self._telling_refusals(key):
+            async with self._turn(key) as turn:
+                records = await self._of_key(key)
+                await self._steps.undo([r for r in records if r.device.name != wanted])
+                (result,) = await self._prepare(turn, key, read, anew=True)
+                written = next(r for r in await self._of_key(key) if r.device.name == wanted)
+                had = [r for r in records if r.device.name == wanted]
+                anew = not any(r.state is HoldState.HELD for r in had)
+                return replace(result, record=written), anew
+
+    async def give_back(self, record: Record) -> bool:
+        """End a hold that nobody asks to end, unless it was written since; say whether it ended.
+
+        Raises ``HoldError``; it is left as it is, or half undone, then.
+        """
+        with _as_hold_errors():
+            async with self._turn(record.claim, patience=_PATIENCE):
+                found = [r for r in await self._of_key(record.claim) if r.id == record.id]
+                if not found or found[0].rev != record.rev:
+                    return False
+                await self._steps.undo(found)
+        self._tell("allocation-ended", record.claim, found)
+        self._upkeep.wake()
+        return True
+
+    async def adopt(self, assignment: Assignment) -> bool:
+        """Hold what a pod has already; say whether nothing did. Raises ``HoldError``."""
+        with _as_hold_errors():
+            return await self._upkeep.adopt(assignment)
 
     def holds(self) -> tuple[Hold, ...]:
         """Return every hold: what the ledger said when it last changed. Never blocks."""
@@ -155,15 +203,20 @@ class Broker:
     # -- prepare ----------------------------------------------------------------------------------
 
     async def _prepare(
-        self, turn: Turn, key: ClaimKey, read: Callable[[], Awaitable[Claim]]
-    ) -> tuple[PreparedDevice, ...]:
+        self,
+        turn: Turn,
+        key: ClaimKey,
+        read: Callable[[], Awaitable[Claim]],
+        *,
+        anew: bool = False,
+    ) -> Sequence[Result]:
         turn.check()
         records = await self._of_key(key)
         for record in records:
             if not record.readable:
                 raise HoldFailed(f"device {record.device.name}: {record.why}", "unreadable")
         if records and all(r.state is HoldState.HELD and not r.rebuilt for r in records):
-            return await self._again(turn, records)
+            return await self._again(turn, records, anew=anew)
         await self._steps.undo([r for r in records if r.state is HoldState.RELEASING])
         records = tuple(r for r in records if r.state is not HoldState.RELEASING)
         if self.unknown:
@@ -209,7 +262,7 @@ class Broker:
         claim: Claim,
         records: Sequence[Record],
         admitted: Sequence[Admitted],
-    ) -> tuple[PreparedDevice, ...]:
+    ) -> Sequence[Result]:
         results = []
         try:
             for record, one in zip(records, admitted, strict=True):
@@ -233,18 +286,20 @@ class Broker:
             self._tell("claim-prepared", claim.key, records)
         elif not await self._ledger.of_claim(claim.key.uid):
             await self._upkeep.remove_files(claim.key.uid)
-        return tuple(result.answer for result in results)
+        return results
 
-    async def _again(self, turn: Turn, records: tuple[Record, ...]) -> tuple[PreparedDevice, ...]:
+    async def _again(
+        self, turn: Turn, records: tuple[Record, ...], *, anew: bool
+    ) -> Sequence[Result]:
         """Answer for a claim that is held already, and make its CDI file true again."""
         claim, offer = claim_of(records), self._offer()
         renewals = [await self._steps.renew(record, claim, offer) for record in records]
         turn.check()
-        await self._steps.keep(renewals)
+        await self._steps.keep(renewals, anew=anew)
         for renewal in renewals:
             if renewal.refused is not None:
                 raise renewal.refused
-        return tuple(renewal.result.answer for renewal in renewals)
+        return [renewal.result for renewal in renewals]
 
     async def _widen(self, record: Record, one: Admitted, delivery: Delivery) -> None:
         """Take the parts of nodes that only preparing the device has made."""
@@ -286,6 +341,16 @@ class Broker:
                 own = [r for r in self._ledger.latest if r.lock == key.uid]
                 if any(self._steps.running(record, *EFFECTS) for record in own):
                     turn.keep()
+
+    @contextmanager
+    def _telling_refusals(self, key: ClaimKey) -> Iterator[None]:
+        try:
+            with _as_hold_errors():
+                yield
+        except HoldError as error:
+            facts = {"claim": str(key), "uid": key.uid, "reason": error.reason}
+            self._report(Event(name="claim-refused", message=str(error), facts=facts, warning=True))
+            raise
 
     def _tell(self, name: str, key: ClaimKey, records: Iterable[Record]) -> None:
         devices = ", ".join(record.device.name for record in records)

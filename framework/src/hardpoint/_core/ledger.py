@@ -301,6 +301,21 @@ class Ledger:
 
         return await self._committer.run(work)
 
+    async def name_claim(self, key: ClaimKey) -> None:
+        """Write down what a claim is called that was found in its CDI file alone."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(
+                "UPDATE claims SET namespace = ?, name = ? WHERE uid = ? AND dra_driver = ?",
+                (key.namespace, key.name, key.uid, key.dra_driver),
+            )
+            db.execute(
+                "UPDATE holds SET rev = ? WHERE uid = ? AND dra_driver = ?",
+                (revision(), key.uid, key.dra_driver),
+            )
+
+        await self._committer.run(work)
+
     async def rebuilt(self) -> None:
         """End the time in which holds may be missing."""
         await self._committer.run(lambda db: db.execute("DELETE FROM meta WHERE key='rebuilding'"))

@@ -1,4 +1,4 @@
-"""A ledger that was lost, found again in the CDI files.
+"""A ledger that was lost, found again in the CDI files, and in what pods have.
 
 The kubelet does not prepare a claim twice, so what a running container has would look free
 (kubernetes-sigs/dra-example-driver#248). A hold that is found again lasts until its claim ends or
@@ -7,33 +7,41 @@ is prepared anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from typing import TypeAlias
 
+from hardpoint import cdi
 from hardpoint._core.ledger import Want
 from hardpoint._core.steps import UNPREPARE, Steps
+from hardpoint.allocation import Assignment
 from hardpoint.cdi_files import ClaimFile
-from hardpoint.errors import HoldConflict
+from hardpoint.errors import HoldConflict, HoldDenied
 from hardpoint.model import (
     Allotment,
     ClaimKey,
     Delivery,
     Device,
+    DeviceNode,
     Domain,
     Event,
     Part,
     parts_of,
 )
 
+Turns: TypeAlias = Callable[[ClaimKey], AbstractAsyncContextManager[object]]
+"""Waits for a claim's turn, not long."""
+
 
 async def rebuild(
     steps: Steps,
     domains: Iterable[Domain],
     vendors: Collection[str],
-    turn: Callable[[ClaimKey], AbstractAsyncContextManager[object]],
+    turn: Turns,
+    listed: Callable[[], Awaitable[None]],
 ) -> None:
-    """Hold again what CDI files say is held, so that nobody else gets it.
+    """Hold again what CDI files say is held, and then what pods have (``listed``), for nobody else.
 
     Each under its claim's turn: another agent may end that claim at this moment. Raises ``OSError``
     where the directory cannot be read, and ``HardpointError``; it is begun anew then.
@@ -47,7 +55,37 @@ async def rebuild(
         if (found.uid, found.vendor) not in known:
             async with turn(ClaimKey(found.uid, "", "", "")):
                 await _adopt_all(steps, own, found)
+    await listed()
     await steps.ledger.rebuilt()
+
+
+async def adopt(steps: Steps, assignment: Assignment, turn: Turns) -> bool:
+    """Hold what a pod has under an id, if nothing holds it; say whether it is held anew.
+
+    Raises ``HoldDenied`` for a device that is not offered: what it delivers is not known then.
+    """
+    key, name = assignment.key, assignment.device
+    async with turn(key):
+        if any(not r.retired for r in await steps.ledger.of_claim(key.uid)):
+            return False
+        offered = steps.offer().find(name, key.dra_driver)
+        if offered is None:
+            raise HoldDenied(f"device {name} of a pod is not offered", reason="not-offered")
+        device = offered.device
+        nodes = await steps.composer.numbered(device.nodes)
+        allotment = Allotment(request="", device=name, pool=steps.node.name)
+        want = Want(
+            allotment=allotment,
+            device=device,
+            cdi_vendor=assignment.domain.cdi_vendor,
+            cdi_name=cdi.device_name(key.uid, name),
+            parts=_parts(assignment.domain, device, nodes),
+            undo=steps.hooks.implements(device.driver, UNPREPARE),
+        )
+        known = tuple(node for node in nodes if node.part)
+        await _hold(steps, key, want, Delivery(nodes=known))
+    _tell(steps, "hold-rebuilt", f"device {name} is held by {key} again: a pod has it")
+    return True
 
 
 async def _adopt_all(steps: Steps, domains: tuple[Domain, ...], file: ClaimFile) -> None:
@@ -64,7 +102,6 @@ async def _adopt(
     share = base.removeprefix(device.name).removeprefix("-")
     if await _is_taken(steps, (file.uid, domain.dra_driver, request, device.name, share)):
         share = f"{file.vendor}/{name}"  # two names that say the same: both are kept apart
-    itself = Part(f"device:{domain.dra_driver}/{device.name}", not device.shareable)
     want = Want(
         allotment=Allotment(
             request=request,
@@ -75,15 +112,26 @@ async def _adopt(
         device=device,
         cdi_vendor=file.vendor,
         cdi_name=f"{file.uid}-{name}",
-        parts=(itself, *parts_of(device, delivery.nodes)),
+        parts=_parts(domain, device, delivery.nodes),
         undo=steps.hooks.implements(device.driver, UNPREPARE),
     )
     key = ClaimKey(file.uid, "", "", domain.dra_driver)
+    await _hold(steps, key, want, delivery)
+    _tell(steps, "hold-rebuilt", f"device {device.name} is held by claim {file.uid}: {file.path}")
+
+
+async def _hold(steps: Steps, key: ClaimKey, want: Want, delivery: Delivery) -> None:
+    """Write a hold down; its parts are kept already where another one that was found has them."""
     try:
         await steps.ledger.adopt(key, want, delivery, steps.boot_id)
-    except HoldConflict:  # the part is kept already, by another claim that was found with it
+    except HoldConflict as error:
+        _tell(steps, "device-twice", f"{key} has device {want.device.name} already, and {error}")
         await steps.ledger.adopt(key, replace(want, parts=()), delivery, steps.boot_id)
-    _tell(steps, "hold-rebuilt", f"device {device.name} is held by claim {file.uid}: {file.path}")
+
+
+def _parts(domain: Domain, device: Device, nodes: Iterable[DeviceNode]) -> tuple[Part, ...]:
+    itself = Part(f"device:{domain.dra_driver}/{device.name}", not device.shareable)
+    return (itself, *parts_of(device, nodes))
 
 
 async def _is_taken(steps: Steps, wanted: tuple[str, ...]) -> bool:

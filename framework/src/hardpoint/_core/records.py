@@ -67,6 +67,8 @@ class Record:
     why: str = ""
     created: float = 0.0
     changed: float = 0.0
+    rev: int = 0
+    """Another one each time that the hold is written."""
     readable: bool = True
 
     @property
@@ -169,6 +171,7 @@ def _common(row: sqlite3.Row) -> dict[str, Any]:
         "tries": int(number("tries")),
         "created": number("created"),
         "changed": number("changed"),
+        "rev": int(number("rev")),
     }
 
 

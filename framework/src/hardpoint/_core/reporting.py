@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from hardpoint._core.podlist import PodList
 from hardpoint._core.state import write_status
-from hardpoint.model import Offered
+from hardpoint.model import Hold, Offered
 
 if TYPE_CHECKING:
     from hardpoint._core.agent import HardpointAgent
@@ -79,10 +80,7 @@ class Reporter:
             "generation": offer.generation,
             "devices": [_device(offered) for offered in offer.devices],
             "not_offered": [_fields(w, "subject driver rule reason") for w in offer.withheld],
-            "holds": [
-                {"device": h.device.name, "claim": str(h.claim), "state": h.state.value}
-                for h in agent.holds()
-            ],
+            "holds": [_hold(h, agent.pods.latest) for h in agent.holds()],
             "quarantine": [{"device": name, "why": why} for (_, name), why in quarantined],
             "faults": [_fields(f, "source message cost count") for f in agent.board.entries],
             "plugins": [
@@ -92,6 +90,18 @@ class Reporter:
             ],
             "notes": self._notes,
         }
+
+
+def _hold(hold: Hold, listed: PodList | None) -> dict[str, Any]:
+    """``pods`` are those that have it, and null while nobody can say."""
+    users = None if listed is None else listed.users(hold.claim, hold.device.name)
+    return {
+        "device": hold.device.name,
+        "claim": str(hold.claim),
+        "uid": hold.claim.uid,
+        "state": hold.state.value,
+        "pods": None if users is None else list(dict.fromkeys(map(str, users))),
+    }
 
 
 def _device(offered: Offered) -> dict[str, Any]:

@@ -206,14 +206,17 @@ class Steps:
                 changed |= self.files.remove(vendor, uid)
         return changed
 
-    async def keep(self, renewals: Sequence[Renewal]) -> bool:
-        """Write down renewed holds, files first; return whether anything had to change."""
+    async def keep(self, renewals: Sequence[Renewal], *, anew: bool = False) -> bool:
+        """Write down renewed holds, files first; return whether anything had to change.
+
+        With ``anew`` they are written also where nothing differs: somebody has asked for them now.
+        """
         results = [renewal.result for renewal in renewals]
         if not results:
             return False
         changed = {result.record.id: result.delivery for result in results}
         written = await self.write_files(results[0].record.claim.uid, changed)
-        different = [result for result in results if _differs(result)]
+        different = [result for result in results if anew or _differs(result)]
         if different:
             await self.ledger.hold(different)
         return written or bool(different)

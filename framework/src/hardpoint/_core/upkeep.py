@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 import anyio
 
 from hardpoint._core.ledger import Record
-from hardpoint._core.rebuilding import rebuild
+from hardpoint._core.rebuilding import adopt, rebuild
 from hardpoint._core.records import claim_of
 from hardpoint._core.steps import RELEASE, Renewal, Steps
+from hardpoint.allocation import Assignment
 from hardpoint.cdi_files import ClaimFile
 from hardpoint.errors import (
     HardpointError,
@@ -56,11 +57,12 @@ class Upkeep:
         turn: Callable[..., AbstractAsyncContextManager[Any]],
         kept: Callable[[], tuple[str, ...]],
         domains: Callable[[], Iterable[Domain]],
+        listed: Callable[[], Awaitable[None]],
         writing: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         self._steps, self._ledger, self._files = steps, steps.ledger, steps.files
-        self._turn, self._kept, self._domains = turn, kept, domains
+        self._turn, self._kept, self._domains, self._listed = turn, kept, domains, listed
         self._writing, self._clock = writing, clock
         self._started = clock()
         self._missed: dict[str, ClaimKey] = {}
@@ -93,7 +95,7 @@ class Upkeep:
         await self._ledger.drop_numbers(self._steps.boot_id)
         if self._ledger.rebuilding:
             turn = partial(self._turn, patience=_PATIENCE)
-            await rebuild(self._steps, self._domains(), self._vendors(), turn)
+            await rebuild(self._steps, self._domains(), self._vendors(), turn, self._listed)
 
     async def _begin_again(self) -> None:
         """Do what could not be done at the start, since a disk was full or a directory away."""
@@ -131,6 +133,13 @@ class Upkeep:
     async def refresh(self, offer: Offer) -> None:
         """Let the CDI files of held claims follow the offer; what is the same is not written."""
         await self._for_each(await self._keys(), partial(self._refresh, offer))
+
+    async def adopt(self, assignment: Assignment) -> bool:
+        """Hold what a pod has under an id and nothing holds; its CDI file is made true with it."""
+        if not await adopt(self._steps, assignment, partial(self._turn, patience=_PATIENCE)):
+            return False
+        await self._retry(assignment.key)
+        return True
 
     async def _refresh(self, offer: Offer, key: ClaimKey) -> None:
         async with self._turn(key, patience=_PATIENCE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +11,10 @@ import anyio
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet import podresources_v1_pb2 as pb
 from hardpoint.kubelet.client import Client
+from hardpoint.kubelet.pods import HeldDevice, HeldResource, PodUse
 from hardpoint.kubelet.services import service_of
+
+__all__ = ["MAX_RECEIVE", "HeldDevice", "HeldResource", "PodResources", "PodUse"]
 
 MAX_RECEIVE = 16 << 20
 """Bytes; a busy node's list outgrows gRPC's default of 4 MiB."""
@@ -21,39 +23,6 @@ _TIMEOUT = 10.0
 _TRIES = 5
 _FIRST_WAIT = 0.1
 """Seconds; the kubelet lets 100 calls a second through, 10 at once, and rejects the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldResource:
-    """Devices of a device plugin that a container has."""
-
-    container: str
-    resource: str
-    ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldDevice:
-    """A device of a ResourceClaim that a container has."""
-
-    container: str
-    claim_namespace: str
-    claim_name: str
-    driver: str
-    pool: str
-    device: str
-    share_id: str = ""
-    cdi_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodUse:
-    """What a pod has. The kubelet does not say its UID."""
-
-    namespace: str
-    name: str
-    resources: tuple[HeldResource, ...] = ()
-    devices: tuple[HeldDevice, ...] = ()
 
 
 class PodResources:
@@ -94,7 +63,7 @@ class PodResources:
                     self._service, method, request, timeout_s=self._timeout
                 )
             except CallFailed as error:
-                if error.code != "RESOURCE_EXHAUSTED":
+                if error.code != "RESOURCE_EXHAUSTED" or "larger than max" in error.details:
                     raise
             await anyio.sleep(wait)
             wait *= 2

@@ -1,0 +1,347 @@
+"""Which pod has what, read from the kubelet: for showing it, and for ending what no pod has.
+
+The device plugin API has no word for the end of an allocation, so the kubelet's list of pods is
+read, and what follows from it is unequal. That a pod has an id is believed at once. That none has
+it is believed of two good reads alone, both begun well after the hold was last asked for, from a
+kubelet that has shown for a while that it knows its pods: one that has just started lists none
+until the API server has told it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+
+from hardpoint._core.absence import Absence, Pace
+from hardpoint._core.podlist import PodList, Users
+from hardpoint._core.podsource import Kubelet
+from hardpoint._core.records import Record
+from hardpoint.allocation import Assignment, allocation_key, is_allocation
+from hardpoint.errors import HardpointError, HoldBusy
+from hardpoint.kubelet.pods import PodUse
+from hardpoint.model import ClaimKey, Offer
+
+_log = logging.getLogger("hardpoint.pods")
+
+SOURCE = "pod-resources"
+"""What faults and notes of this go by."""
+
+_COST = "which pod has which device is not known, and devices of pods that ended stay held"
+_NAME = re.compile(r"[a-z0-9-]+")
+_OLD = 60.0
+"""Seconds after which what was read last is no answer any more."""
+
+
+class Pods(Protocol):
+    """The kubelet's answers: ``PodSource``."""
+
+    def kubelet(self) -> Kubelet | None:
+        """Return which kubelet serves; None for none."""
+
+    async def list(self) -> tuple[PodUse, ...]:
+        """Return every pod. Raises ``HardpointError``."""
+
+    async def get(self, namespace: str, name: str) -> PodUse | None:
+        """Return one pod. Raises ``HardpointError``."""
+
+
+class Holder(Protocol):
+    """Who holds: the broker."""
+
+    async def adopt(self, assignment: Assignment) -> bool:
+        """Hold what a pod has already."""
+
+    async def give_back(self, record: Record) -> bool:
+        """End a hold, unless it was written since."""
+
+
+class Records(Protocol):
+    """Where holds are written down: the ledger."""
+
+    async def read(self) -> tuple[Record, ...]:
+        """Return every record as it is now."""
+
+    async def name_claim(self, key: ClaimKey) -> None:
+        """Write down what a claim that was found again is called."""
+
+
+class Board(Protocol):
+    """Where faults stand."""
+
+    def record(self, source: str, message: str, cost: str = "") -> None:
+        """Put a fault on it."""
+
+    def clear(self, source: str) -> None:
+        """Take a fault off it."""
+
+    def clear_about(self, subject: str) -> None:
+        """Take off what is about a claim that has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the watch needs of the agent."""
+
+    pods: Pods
+    holder: Holder
+    records: Records
+    board: Board
+    offer: Callable[[], Offer]
+    writing: Callable[[], bool]
+    changed: Callable[[], None]
+    """Called when there is something else to show."""
+
+
+class PodWatch:
+    """Reads pod-resources; one look at a time."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        *,
+        node: str,
+        itself: tuple[str, str] | None = None,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._around, self._clock = around, clock
+        self.pace = pace or Pace()
+        self._absence = Absence(self.pace, node, itself)
+        self._announced: dict[tuple[str, str], Assignment] = {}
+        self._lost = False
+        """True from the loss of a ledger until pods have been read well."""
+        self._began = clock()
+        self._last: PodList | None = None
+        self._read_at = 0.0
+        self._had: dict[str, Users] = {}
+        """Who had what an allocation's UID goes for, when that was last read."""
+        self._unclear: set[tuple[str, str]] = set()
+        self._failing: set[str] = set()
+        self._looking = anyio.Lock()
+        self._wake: anyio.Event | None = None
+        self.problem = ""
+        """Why the last read failed; empty if it did not."""
+
+    # -- what others ask --------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> PodList | None:
+        """What was last read; None while nobody can say."""
+        return self._last if self._clock() - self._read_at <= _OLD else None
+
+    def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
+        """Know a resource's ids as ours; those of before are known still."""
+        first = resource not in {known for known, _ in self._announced}
+        self._announced |= {(resource, one.id): one for one in assignments}
+        if first:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look soon."""
+        if self._wake is not None:
+            self._wake.set()
+
+    def note(self) -> dict[str, str]:
+        """Return what is so, for ``hardpoint status``; the same words while nothing changes."""
+        if self.problem:
+            return {"read": self.problem, "unknown": _COST}
+        if self._last is None:
+            return {"read": "not yet"}
+        doubt = self._absence.doubt
+        return {"read": "well", **({"unknown": doubt} if doubt else {})}
+
+    async def find_again(self) -> None:
+        """Hold again what pods have, since the ledger was lost. Raises ``HardpointError``.
+
+        A socket that is not there is no answer, and none to wait for; one that does not answer is
+        given up after a while, for nothing is granted until then.
+        """
+        self._lost = True
+        if self._around.pods.kubelet() is None:
+            return
+        try:
+            pods = await self._around.pods.list()
+        except HardpointError as error:
+            if self._clock() - self._began < self.pace.settle:
+                raise
+            self._failed(str(error), needed=True)
+            return
+        await self._adopt(PodList.of(pods), await self._around.records.read())
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look for ever: often while something of ours may have users, seldom else."""
+        count = 0
+        while True:
+            self._wake = anyio.Event()
+            woken = False
+            with anyio.move_on_after(self.pace.every):
+                await self._wake.wait()
+                woken = True
+            count += 1
+            try:
+                if woken or await self._is_due(count):
+                    await self.look()
+            except HardpointError as error:
+                _log.warning("pods not looked at why=%r", str(error))
+            await anyio.sleep(self.pace.apart)
+
+    async def _is_due(self, count: int) -> bool:
+        records = await self._around.records.read()
+        if self._announced or any(is_allocation(record.claim) for record in records):
+            return True
+        return bool(records) and not count % self.pace.seldom
+
+    async def look(self) -> bool:
+        """Read once, now, and do what follows; say whether it was read. Raises ``LedgerError``."""
+        async with self._looking:
+            records = await self._around.records.read()
+            begun, kubelet = self._clock(), self._around.pods.kubelet()
+            self._absence.stamp(records, begun)
+            try:
+                listed = PodList.of(await self._around.pods.list())
+            except HardpointError as error:
+                self._failed(str(error), needed=self._needed(records))
+                return False
+            self._heard(listed, records, begun, kubelet)
+            before, self._failing = self._failing, set()
+            if self._around.writing():
+                await self._adopt(listed, records)
+                await self._name(listed, records)
+                await self._end(listed, records, begun)
+            for name in before - self._failing:
+                self._around.board.clear(name)
+            return True
+
+    def _needed(self, records: Iterable[Record]) -> bool:
+        return bool(self._announced) or any(is_allocation(r.claim) for r in records)
+
+    def _failed(self, why: str, *, needed: bool) -> None:
+        """Say what is not known; who had what is kept, and grows old."""
+        if needed:
+            self._around.board.record(SOURCE, why, cost=_COST)
+        else:
+            self._around.board.clear(SOURCE)
+        if why != self.problem:
+            self.problem = why
+            self._around.changed()
+
+    def _heard(
+        self, listed: PodList, records: Iterable[Record], begun: float, kubelet: Kubelet | None
+    ) -> None:
+        before = (self.note(), self._last)
+        self._absence.heard(listed, kubelet, begun)
+        self.problem, self._last, self._read_at = "", listed, begun
+        if self._absence.settled(begun):
+            self._lost = False
+        held = {record.claim.uid for record in records}
+        self._had = {uid: users for uid, users in self._had.items() if uid in held}
+        for names, users in listed.ids.items():
+            self._had[allocation_key(*names, "").uid] = users
+        doubt = self._absence.doubt
+        if doubt and self._needed(records):
+            self._around.board.record(SOURCE, doubt, cost="devices of pods that ended stay held")
+        else:
+            self._around.board.clear(SOURCE)
+        if before != (self.note(), self._last):
+            self._around.changed()
+
+    # -- what a pod has ---------------------------------------------------------------------------
+
+    async def _adopt(self, listed: PodList, records: Iterable[Record]) -> None:
+        """Hold what pods have and nothing holds."""
+        held = {r.claim.uid for r in records if not r.retired}
+        for names in listed.ids:
+            if allocation_key(*names, "").uid in held:
+                continue
+            assignment = self._ours(*names)
+            if assignment is not None:
+                adopting = self._around.holder.adopt(assignment)
+                await self._try(f"{SOURCE} {names[0]} {names[1]}", adopting)
+            elif self._is_announced(names[0]) and names not in self._unclear:
+                self._unclear.add(names)
+                _log.warning("a pod has what is not known resource=%s id=%s", *names)
+
+    def _is_announced(self, resource: str) -> bool:
+        return any(known == resource for known, _ in self._announced)
+
+    def _ours(self, resource: str, id_: str) -> Assignment | None:
+        """Return what one of our ids stands for.
+
+        Of a resource that nobody has announced, since its frontend does not run yet, an id of one
+        of our prefixes is ours if it begins with the name of a device; after the loss of a ledger
+        so is one of any resource: to hold too much for a while costs less than to give it twice.
+        """
+        known = self._announced.get((resource, id_))
+        if known is not None:
+            return known
+        prefix, name = resource.partition("/")[0], _NAME.match(id_)
+        if name is None:
+            return None
+        for offered in self._around.offer().devices:
+            own = self._lost or prefix == offered.domain.resource_prefix
+            if offered.name == name.group() and (own or self._is_announced(resource)):
+                return Assignment(
+                    resource=resource, id=id_, device=offered.name, domain=offered.domain
+                )
+        return None
+
+    async def _name(self, listed: PodList, records: Iterable[Record]) -> None:
+        """Call holds that were found in CDI files alone by what they are held under."""
+        nameless = {r.claim.uid: r.claim for r in records if not r.claim.name}
+        for names in listed.ids if nameless else ():
+            found = nameless.get(allocation_key(*names, "").uid)
+            if found is not None:
+                key = allocation_key(*names, found.dra_driver)
+                await self._around.records.name_claim(key)
+
+    # -- what no pod has --------------------------------------------------------------------------
+
+    async def _end(self, listed: PodList, records: Iterable[Record], begun: float) -> None:
+        """End the allocations that no pod has."""
+        for record in records:
+            if not is_allocation(record.claim) or record.retired or not record.readable:
+                continue
+            if record.claim.uid in listed.uids:
+                self._absence.seen(record)
+            elif self._absence.missed(record, begun) and await self._is_gone(record):
+                ending = self._around.holder.give_back(record)
+                if await self._try(f"{SOURCE} end of {record.claim.uid}", ending):
+                    self._around.board.clear_about(record.claim.uid)
+
+    async def _is_gone(self, record: Record) -> bool:
+        """Ask for each pod that had it, by name: this is the last look, and lists may be cut."""
+        for user in self._had.get(record.claim.uid, ()):
+            try:
+                pod = await self._around.pods.get(user.namespace, user.pod)
+            except HardpointError as error:
+                _log.info("a pod was not looked at pod=%s why=%r", user, str(error))
+                return False
+            if pod is not None and record.claim.uid in PodList.of([pod]).uids:
+                self._absence.seen(record)
+                return False
+        return True
+
+    async def _try(self, name: str, work: Awaitable[bool]) -> bool:
+        """Do what is tried again at the next look where it fails."""
+        try:
+            return await work
+        except HoldBusy:
+            return False
+        except HardpointError as error:
+            self._failing.add(name)
+            self._around.board.record(name, str(error), cost="it is tried again at the next look")
+            return False
+
+
+def own_pod(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return namespace and name of the agent's own pod, as the pod's specification may say them."""
+    found = environment.get("POD_NAMESPACE", ""), environment.get("POD_NAME", "")
+    return found if all(found) else None
