@@ -125,18 +125,19 @@ def _bounded(data: Iterable[bytes], started: float, seconds: float, most: int) -
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Raise ``TimeoutError`` in what takes longer."""
+    """Raise ``TimeoutError`` in what takes longer. A timer that runs already (pytest's) goes on."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"not done within {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    started, before = time.monotonic(), signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+        left = max(left - (time.monotonic() - started), 0.001) if left else 0.0
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
 def keeping(target: Callable[[bytes], None], found: Path, name: str) -> Callable[[bytes], None]:
