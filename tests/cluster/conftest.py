@@ -37,7 +37,8 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE) and "world" in getattr(item, "fixturenames", ()):
+        names = set(getattr(item, "fixturenames", ()))
+        if item.path.is_relative_to(HERE) and names & {"world", "session_world"}:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(
                 pytest.mark.timeout(1200, func_only=True)

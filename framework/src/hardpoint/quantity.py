@@ -15,6 +15,7 @@ _FORM = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]?|[eE][+-]?\d
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _LARGEST = Decimal(2**63 - 1)
+"""What binary suffixes are cut to; decimal numbers have no limit."""
 _NANO = Decimal("1e-9")
 _EXACT = Context(prec=400)
 
@@ -40,13 +41,20 @@ def _parsed(text: str) -> tuple[Decimal, str]:
     if match is None:
         raise BadValue("quantity", text, "a number such as 16Gi, 500m or 2")
     sign, number, suffix = match.groups()
+    try:
+        value = _amount(number, suffix)
+    except ArithmeticError as error:  # more digits than anybody has
+        raise BadValue("quantity", text, "a number of fewer digits") from error
+    return (-value if sign == "-" else value), suffix
+
+
+def _amount(number: str, suffix: str) -> Decimal:
     if suffix in _BINARY:
-        value = _EXACT.multiply(Decimal(number), Decimal(2 ** _BINARY[suffix]))
+        value = min(_EXACT.multiply(Decimal(number), Decimal(2 ** _BINARY[suffix])), _LARGEST)
     else:
         power = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
         value = Decimal(number).scaleb(power, _EXACT)
-    value = min(value, _LARGEST).quantize(_NANO, ROUND_UP, _EXACT)
-    return (-value if sign == "-" else value), suffix
+    return value.quantize(_NANO, ROUND_UP, _EXACT)
 
 
 def _binary(value: int) -> str:

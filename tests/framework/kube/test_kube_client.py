@@ -183,10 +183,7 @@ async def test_a_field_that_another_manager_holds_is_taken_from_it(
     # ours was refused from then on.
     made = await kube.create(SLICES, a_slice())
     other = {**a_slice(), "metadata": {"name": "slice-1", "labels": {"a": "theirs"}}}
-    target = server._target_of(other)
-    server._verbs.patch(
-        target, other, "application/apply-patch+yaml", {"fieldManager": "x", "force": "true"}, "x"
-    )
+    await kube.apply(SLICES, other, manager="x")
 
     mine = {**a_slice(), "metadata": {"name": "slice-1", "labels": {"a": "ours"}}}
     stored = await kube.apply(SLICES, mine)
@@ -242,10 +239,12 @@ async def test_fields_select_what_is_listed(kube: Kube) -> None:
     assert [item["metadata"]["name"] for item in listing.items] == ["two"]
 
 
-async def test_versions_come_newest_first(kube: Kube) -> None:
-    assert await kube.versions("resource.k8s.io") == ("v1", "v1beta2", "v1beta1")
-    assert await kube.versions("example.com") == ()
-    assert await kube.server_version() == "v1.37.0"
+async def test_versions_come_newest_first() -> None:
+    versions = ("v1beta1", "v1", "v1beta2")
+    async with FakeApiServer(versions=versions) as server, Kube.at(server.url) as kube:
+        assert await kube.versions("resource.k8s.io") == ("v1", "v1beta2", "v1beta1")
+        assert await kube.versions("example.com") == ()
+        assert await kube.server_version() == "v1.37.0"
 
 
 # -- failures -------------------------------------------------------------------------------------
@@ -560,7 +559,11 @@ async def test_a_watch_outlives_a_server_that_is_down(
     server.down = False
     await watched.until(2)
 
-    assert watched.words == ["listed 1", "listed 2"]  # it forgot what was before
+    await server.until(lambda: _watches(server) == 2)  # for a moment it forbade everything
+    server.add_node("node-c")
+    await watched.until(3)
+
+    assert watched.words[:2] == ["listed 1", "listed 2"]  # it forgot what was before
     assert watched.troubles[-1] is None
     assert [e for e in watched.troubles if isinstance(e, KubeGone)] == []
 

@@ -108,10 +108,21 @@ async def test_fields_that_somebody_else_owns_are_taken_over_and_not_fought_for(
     before = world.tried()
     async with running(world.writer.run):
         world.prepared()
-        await world.server.until(lambda: "conditions" in world.entries()[0])
+        await world.server.until(lambda: bool(world.entries()[0].get("conditions")))
 
     assert [entry["data"]["kind"] for entry in world.entries()] == ["GivenDevice"]
     assert world.tried() == before + 1
+    assert world.agent.faults == {}
+
+
+async def test_a_server_that_has_just_been_restarted_is_asked_again(world: World) -> None:
+    world.server.deny("patch", "resourceclaims/status")  # it knows no roles for a moment
+    async with running(world.writer.run):
+        world.prepared()
+        await world.server.until(lambda: world.tried() == 1)
+        world.server.allow("patch", "resourceclaims/status")
+        await world.server.until(lambda: len(world.entries()) == 1)
+
     assert world.agent.faults == {}
 
 

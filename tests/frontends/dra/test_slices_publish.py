@@ -855,14 +855,14 @@ async def test_a_server_that_takes_fewer_devices_gets_smaller_slices(
 async def test_a_refusal_that_no_device_is_to_blame_for_is_said(server: FakeApiServer) -> None:
     from hardpoint.model import Domain
 
-    board = OfferingAgent(offer(offered("gpu-0", domain=Domain.named("Not.A.Driver"))))
+    board = OfferingAgent(offer(offered("gpu-0", domain=Domain.named("not_a_driver"))))
     agent: Any = board
     clock = ManualClock()
     async with (
         Kube.at(server.url, sleep=clock.sleep) as kube,
         anyio.create_task_group() as tasks,
     ):
-        publisher = SlicePublisher(agent, Domain.named("Not.A.Driver"), kube, sleep=clock.sleep)
+        publisher = SlicePublisher(agent, Domain.named("not_a_driver"), kube, sleep=clock.sleep)
         tasks.start_soon(publisher.run)
         await board.until(lambda faults: "spec.driver" in str(faults))
         tasks.cancel_scope.cancel()

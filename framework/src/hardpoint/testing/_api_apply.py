@@ -28,7 +28,9 @@ _KEYED: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("status", "reservedFor"): ("uid",),
     ("spec", "taints"): ("key", "effect"),
 }
-_ATOMIC = {("status", "devices", "*", "data")}
+_SETS = {("metadata", "finalizers")}
+"""Lists of texts that have an owner each."""
+_ATOMIC = {("status", "devices", "*", "data"), ("involvedObject",)}
 _IDENTITY = {"apiVersion", "kind"}
 _NOT_OWNED = {
     "name",
@@ -39,7 +41,6 @@ _NOT_OWNED = {
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
-    "generateName",
     "managedFields",
     "selfLink",
 }
@@ -70,7 +71,9 @@ def leaves(value: Any, path: Path = ()) -> Leaves:
             found[(*path, key)] = ITEM
             for name, part in item.items():
                 found |= leaves(part, (*path, key, name))
-    elif path:
+    elif isinstance(value, list) and _pattern(path) in _SETS:
+        found |= {(*path, (("", item),)): item for item in value}
+    elif path and not (value in ({}, "") and len(path) == 1):
         found[path] = value
     return found
 
@@ -82,7 +85,9 @@ def assembled(found: Leaves) -> Json:
         place: Any = root
         for index, step in enumerate(path):
             last = index == len(path) - 1
-            if isinstance(step, tuple):
+            if isinstance(step, tuple) and _pattern(path[:index]) in _SETS:
+                place.append(value)
+            elif isinstance(step, tuple):
                 place = _item(place, _KEYED[_pattern(path[:index])], step)
             elif last:
                 place[step] = value
@@ -110,7 +115,8 @@ def _pattern(path: Path) -> tuple[str, ...]:
 
 def owned(body: Json) -> Leaves:
     """Return the leaves of an object that somebody can own."""
-    return {path: value for path, value in leaves(body).items() if _ownable(path)}
+    found = leaves(body).items()
+    return {path: value for path, value in found if value is not None and _ownable(path)}
 
 
 def _ownable(path: Path) -> bool:
@@ -124,6 +130,8 @@ def updated(owners: Owners, old: Json | None, new: Json, manager: Manager) -> Ow
     """Return who owns what after a write that was no apply: the writer owns what it changed."""
     before, after = owned(old or {}), owned(new)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
+    nulls = {path for path, value in leaves(new).items() if value is None}
+    changed |= nulls & before.keys()  # what is shown as null is still there
     gone = before.keys() - after.keys()
     result = {who: paths - changed - gone for who, paths in owners.items()}
     result[manager] = frozenset(result.get(manager, frozenset()) | changed)
@@ -131,21 +139,28 @@ def updated(owners: Owners, old: Json | None, new: Json, manager: Manager) -> Ow
 
 
 def applied(
-    owners: Owners, live: Json, config: Json, manager: Manager, force: bool
+    owners: Owners, live: Json, config: Json, manager: Manager, *, force: bool, version: str
 ) -> tuple[Json, Owners]:
     """Merge an apply into the live object. Raises 409 where another owns what would change."""
-    wanted, now = owned(config), leaves(live)
+    now = {path: value for path, value in leaves(live).items() if value is not None}
+    wanted = {path: v for path, v in owned(config).items() if v != {} or not _below(path, now)}
     rivals = _rivals(owners, now, wanted, manager)
     if rivals and not force:
-        raise _conflict(rivals)
+        raise _conflict(rivals, version)
     taken = {path for path, value in wanted.items() if now.get(path) != value}
     others = {who: paths - taken for who, paths in owners.items() if who != manager}
     kept = frozenset().union(*others.values())
     for path in owners.get(manager, frozenset()) - wanted.keys() - kept:
         now.pop(path, None)
     result = {who: paths for who, paths in others.items() if paths}
-    result[manager] = frozenset(wanted)
+    if wanted:
+        result[manager] = frozenset(wanted)
     return assembled({**now, **wanted}), result
+
+
+def _below(path: Path, now: Leaves) -> bool:
+    """Say whether there is something below a path: an empty map does not replace it."""
+    return any(len(other) > len(path) and other[: len(path)] == path for other in now)
 
 
 def _rivals(
@@ -159,20 +174,39 @@ def _rivals(
     ]
 
 
-def _conflict(rivals: list[tuple[Manager, Path]]) -> ApiProblem:
+def _conflict(rivals: list[tuple[Manager, Path]], version: str) -> ApiProblem:
+    """Return the refusal: every field, by whose it is."""
+    by_owner: dict[str, list[str]] = {}
+    for who, path in rivals:
+        by_owner.setdefault(_named(who, version), []).append(_shown(path))
     causes = [
-        Cause("FieldManagerConflict", f'conflict with "{who.name}"', _shown(path))
-        for who, path in rivals
+        Cause("FieldManagerConflict", f"conflict with {who}", path)
+        for who, paths in by_owner.items()
+        for path in sorted(paths)
     ]
-    word = "conflict" if len(causes) == 1 else "conflicts"
-    listed = "; ".join(f"{cause.message}: {cause.field}" for cause in causes)
-    message = f"Apply failed with {len(causes)} {word}: {listed}"
-    return ApiProblem(409, message, causes=causes)
+    if len(causes) == 1:
+        said = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        listed = (
+            f"conflicts with {who}:" + "".join(f"\n- {path}" for path in sorted(paths))
+            for who, paths in by_owner.items()
+        )
+        said = f"{len(causes)} conflicts: " + "\n".join(listed)
+    return ApiProblem(409, f"Apply failed with {said}", causes=causes)
+
+
+def _named(who: Manager, version: str) -> str:
+    below = f' with subresource "{who.subresource}"' if who.subresource else ""
+    return f'"{who.name}"{below}' + (f" using {version}" if who.operation == "Update" else "")
 
 
 def _shown(path: Path) -> str:
-    steps = (f".{s}" if isinstance(s, str) else f"[{json.dumps(dict(s))}]" for s in path)
+    steps = (f".{s}" if isinstance(s, str) else f"[{_dumped(s)}]" for s in path)
     return "".join(steps)
+
+
+def _dumped(step: tuple[tuple[str, Any], ...]) -> str:
+    return json.dumps(dict(step), separators=(",", ":"), sort_keys=True)
 
 
 # -- managedFields --------------------------------------------------------------------------------
@@ -203,8 +237,14 @@ def _fields(paths: frozenset[Path]) -> Json:
     for path in sorted(paths, key=_shown):
         place = root
         for step in path:
-            key = f"f:{step}" if isinstance(step, str) else f"k:{json.dumps(dict(step))}"
-            place = place.setdefault(key, {})
-        if isinstance(path[-1], tuple):
+            place = place.setdefault(_field(step), {})
+        last = path[-1]
+        if isinstance(last, tuple) and last[0][0]:
             place.setdefault(".", {})
     return root
+
+
+def _field(step: Step) -> str:
+    if isinstance(step, str):
+        return f"f:{step}"
+    return f"k:{_dumped(step)}" if step[0][0] else f"v:{json.dumps(step[0][1])}"

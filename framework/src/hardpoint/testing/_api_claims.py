@@ -96,11 +96,17 @@ class ClaimRules:
             self.causes.invalid(f"{path}.count", count, detail)
         elif mode == "ExactCount" and count <= 0:
             self.causes.invalid(f"{path}.count", count, "must be greater than zero")
-        for name, most in (("selectors", 32), ("tolerations", 16)):
-            if len(asked.get(name) or ()) > most:
-                self.causes.too_many(f"{path}.{name}", len(asked[name]), most)
+        self._selectors(f"{path}.selectors", asked.get("selectors") or [])
         for index, toleration in enumerate(asked.get("tolerations") or ()):
             self._toleration(f"{path}.tolerations[{index}]", toleration)
+
+    def _selectors(self, path: str, selectors: list[Json]) -> None:
+        if len(selectors) > 32:
+            self.causes.too_many(path, len(selectors), 32)
+            return
+        for index, found in enumerate(selectors):
+            if found.get("cel") is None:
+                self.causes.required(f"{path}[{index}].cel")
 
     def _toleration(self, path: str, found: Json) -> None:
         operator, value = found.get("operator", ""), found.get("value", "")
@@ -123,7 +129,10 @@ class ClaimRules:
             if constraint.get(name) is not None:
                 self._attribute(f"{path}.{name}", constraint[name])
                 return
-        self.causes.required(path, _ONE_ATTRIBUTE)
+        if self.minor < 36:
+            self.causes.required(f"{path}.matchAttribute")
+        else:
+            self.causes.required(path, _ONE_ATTRIBUTE)
 
     def _attribute(self, path: str, name: str) -> None:
         self._names.qualified(path, name)
@@ -151,13 +160,15 @@ class ClaimRules:
         if opaque is None:
             self.causes.required(path)
             return
-        self._names.driver(f"{path}.driver", opaque.get("driver", ""))
+        self._names.driver(f"{path}.driver", opaque.get("driver", ""), caseless=True)
         self._object(f"{path}.parameters", opaque.get("parameters"))
 
     def _object(self, path: str, found: Any) -> None:
         """Check a JSON object of the driver's own."""
         if found is None:
             self.causes.required(path)
+        elif not isinstance(found, dict):
+            self.causes.invalid(path, "<value omitted>", "must be a valid JSON object")
         elif len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()) > (
             _LARGEST_OBJECT
         ):
@@ -181,6 +192,9 @@ class ClaimRules:
 
     def _consumers(self, status: Json, allocation: Json | None) -> None:
         path, consumers = "status.reservedFor", status.get("reservedFor") or []
+        if consumers and allocation is None:
+            detail = "may not be specified when `allocated` is not set"
+            self.causes.forbidden(path, detail)
         if len(consumers) > 256:
             self.causes.too_many(path, len(consumers), 256)
         else:
@@ -190,9 +204,6 @@ class ClaimRules:
                         self.causes.required(f"{path}[{index}].{key}")
             uids = [consumer.get("uid", "") for consumer in consumers]
             self._names.unique(path, uids, "uid", consumers)
-        if consumers and allocation is None:
-            detail = "may not be specified when `allocated` is not set"
-            self.causes.forbidden(path, detail)
 
     def _results(self, results: list[Json]) -> None:
         path = "status.allocation.devices.results"
@@ -202,7 +213,7 @@ class ClaimRules:
         for index, result in enumerate(results):
             below = f"{path}[{index}]"
             self._reference(f"{below}.request", result.get("request", ""))
-            self._names.driver(f"{below}.driver", result.get("driver", ""))
+            self._names.driver(f"{below}.driver", result.get("driver", ""), caseless=True)
             self._names.pool(f"{below}.pool", result.get("pool", ""))
             self.causes.say(f"{below}.device", result.get("device", ""), text.of_label)
 
@@ -227,7 +238,7 @@ class ClaimRules:
         conditions = device.get("conditions") or []
         if len(conditions) > 8:
             self.causes.too_many(f"{path}.conditions", len(conditions), 8)
-        check_conditions(self.causes, f"{path}.conditions", conditions)
+        check_conditions(self.causes, f"{path}.conditions", conditions, self.minor)
         if device.get("data") is not None:
             self._object(f"{path}.data", device["data"])
         network, path = device.get("networkData") or {}, f"{path}.networkData"

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 Schema: TypeAlias = Any
 """A dict of fields, a list of one schema, ``("map", schema)``, or a word.
 
-Words: ``str``; ``text``, which is left out when empty; ``bool``; ``int``; ``time``; ``raw`` for any
-object; ``quantity``; ``amount``, a quantity that is 0 when it is not said; ``pointer``, one that is
-shown as null then.
+Words: ``str``; ``text``, which is left out when empty; ``shown str``, which is not even when it is
+not said; ``bool``; ``int``; ``time``; ``shown time`` and ``shown micro time``, null when not said;
+``raw`` for any object, ``any`` for any JSON; ``quantity``; ``amount``, a quantity that is 0 when it
+is not said; ``pointer``, one that is null then.
 """
 
 _COUNTERS = ("map", {"value": "amount"})
@@ -69,7 +70,7 @@ _SLICE = {
     "devices": [_DEVICE],
     "sharedCounters": [{"name": "str", "counters": _COUNTERS}],
 }
-_OPAQUE = {"driver": "str", "parameters": "raw"}
+_OPAQUE = {"driver": "str", "parameters": "any"}
 _CONFIG = {"requests": ["str"], "opaque": _OPAQUE}
 _EXACT = {
     "deviceClassName": "str",
@@ -122,7 +123,7 @@ _CLAIM_STATUS = {
             "device": "str",
             "shareID": "str",
             "conditions": [_CONDITION],
-            "data": "raw",
+            "data": "any",
             "networkData": {"interfaceName": "str", "ips": ["str"], "hardwareAddress": "str"},
         }
     ],
@@ -137,6 +138,23 @@ _TEMPLATE = {"metadata": "raw", "spec": _CLAIM}
 _TAINT_RULE = {
     "deviceSelector": {"driver": "str", "pool": "str", "device": "str"},
     "taint": _TAINT,
+}
+_EVENT = {
+    "involvedObject": dict.fromkeys(
+        ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"), "text"
+    ),
+    **dict.fromkeys(("reason", "message", "type", "action"), "text"),
+    "source": {"component": "text", "host": "text"},
+    "firstTimestamp": "shown time",
+    "lastTimestamp": "shown time",
+    "count": "int",
+    "eventTime": "shown micro time",
+    "series": {"count": "int", "lastObservedTime": "shown micro time"},
+    "related": dict.fromkeys(
+        ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"), "text"
+    ),
+    "reportingComponent": "shown str",
+    "reportingInstance": "shown str",
 }
 METADATA: Schema = {
     **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion"), "text"),
@@ -160,6 +178,7 @@ SCHEMAS: Mapping[str, Mapping[str, Schema]] = {
     "ResourceClaim": {"spec": _CLAIM, "status": _CLAIM_STATUS},
     "ResourceClaimTemplate": {"spec": _TEMPLATE},
     "DeviceClass": {"spec": _CLASS},
+    "Event": _EVENT,
     "DeviceTaintRule": {"spec": _TAINT_RULE, "status": {"conditions": [_CONDITION]}},
 }
-"""The parts beside metadata, by kind. Kinds of core v1 are taken as they come."""
+"""The parts beside metadata, by kind; other kinds are taken as they come."""

@@ -15,6 +15,7 @@ _REASONS: Mapping[int, str] = {
     403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",
+    406: "NotAcceptable",
     409: "Conflict",
     410: "Expired",
     413: "RequestEntityTooLarge",
@@ -40,40 +41,49 @@ class Cause:
 
 
 class ApiProblem(Exception):
-    """An answer of 400 or more. ``reason`` defaults to the code's own."""
+    """An answer of 400 or more.
+
+    ``reason`` defaults to the code's own, None leaves it out; so does None with ``details``.
+    """
 
     def __init__(
         self,
         code: int,
         message: str,
-        reason: str = "",
+        reason: str | None = "",
         details: Mapping[str, Any] | None = None,
         causes: Iterable[Cause] = (),
     ) -> None:
         super().__init__(message)
         self.code, self.message = code, message
-        self.reason = reason or _REASONS.get(code, "Unknown")
-        self.details = dict(details or {})
+        self.reason = _REASONS.get(code, "Unknown") if reason == "" else reason
         self.causes = tuple(causes)
+        self.details = None if details is None and not self.causes else dict(details or {})
 
     def status(self) -> Json:
         """Return the ``Status`` object."""
-        details = dict(self.details)
-        if self.causes:
-            details["causes"] = [
-                {"reason": c.reason, "message": c.message, "field": c.field} for c in self.causes
-            ]
         status: Json = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
-        if details:
-            status["details"] = details
+        if self.reason is not None:
+            status["reason"] = self.reason
+        if self.details is not None:
+            status["details"] = {**self.details, **self._listed()}
         return {**status, "code": self.code}
+
+    def _listed(self) -> Json:
+        listed = [{"reason": c.reason, "message": c.message, "field": c.field} for c in self.causes]
+        return {"causes": listed} if listed else {}
+
+
+def named(group: str, kind: str, name: str = "") -> Json:
+    """Return the details that name an object; what is empty is left out."""
+    details = {"name": name, "group": group, "kind": kind}
+    return {key: value for key, value in details.items() if value}
 
 
 def qualified(group: str, word: str) -> str:
@@ -83,20 +93,20 @@ def qualified(group: str, word: str) -> str:
 
 def not_found(group: str, plural: str, name: str) -> ApiProblem:
     """There is no such object."""
-    details = {"name": name, "group": group, "kind": plural}
+    details = named(group, plural, name)
     return ApiProblem(404, f'{qualified(group, plural)} "{name}" not found', details=details)
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiProblem:
     """Create of a name that is taken."""
-    details = {"name": name, "group": group, "kind": plural}
+    details = named(group, plural, name)
     message = f'{qualified(group, plural)} "{name}" already exists'
     return ApiProblem(409, message, "AlreadyExists", details)
 
 
 def conflict(group: str, plural: str, name: str, why: str) -> ApiProblem:
     """A precondition that does not hold."""
-    details = {"name": name, "group": group, "kind": plural}
+    details = named(group, plural, name)
     message = f'Operation cannot be fulfilled on {qualified(group, plural)} "{name}": {why}'
     return ApiProblem(409, message, details=details)
 
@@ -116,7 +126,7 @@ def invalid(group: str, kind: str, name: str, causes: list[Cause]) -> ApiProblem
     """An object that validation refused, with every cause."""
     listed = ", ".join(str(cause) for cause in causes)
     shown = f"[{listed}]" if len(causes) > 1 else listed
-    details = {"name": name, "group": group, "kind": kind}
+    details = named(group, kind, name)
     message = f'{qualified(group, kind)} "{name}" is invalid: {shown}'
     return ApiProblem(422, message, details=details, causes=causes)
 
@@ -159,7 +169,7 @@ class Causes(list[Cause]):
     def unsupported(self, field: str, value: object, known: Iterable[str]) -> None:
         """A word that is none of an enumeration's."""
         words = ", ".join(f'"{word}"' for word in known)
-        message = f'Unsupported value: "{value}": supported values: {words}'
+        message = f"Unsupported value: {_go(value)}: supported values: {words}"
         self.append(Cause("FieldValueNotSupported", message, field))
 
 

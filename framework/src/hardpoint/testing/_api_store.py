@@ -6,19 +6,19 @@ import bisect
 import copy
 import datetime
 import secrets
-import string
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
 
 from hardpoint.testing._api_apply import Manager, Owners, managed_fields, updated
 from hardpoint.testing._api_status import (
-    ApiProblem,
+    Causes,
     Json,
     already_exists,
     conflict,
+    invalid,
     modified,
     not_found,
 )
@@ -49,6 +49,10 @@ class Kind:
     fields: tuple[str, ...] = ()
     counted: bool = False
     """True if ``metadata.generation`` counts the changes of its spec."""
+    status: bool = False
+    """True if its status has a path of its own."""
+    returned: bool = True
+    """True if a delete answers with the object, and not with a Status."""
 
 
 @dataclass(slots=True)
@@ -75,7 +79,7 @@ class Store:
 
     def __init__(self) -> None:
         self.revision = 100
-        self.compacted = 0
+        self.compacted = self.revision
         self.log: list[Logged] = []
         self.changed = anyio.Event()
         self._objects: dict[Kind, dict[tuple[str, str], Stored]] = {}
@@ -99,6 +103,20 @@ class Store:
     def all(self, kind: Kind) -> dict[tuple[str, str], Stored]:
         """Return a collection by namespace and name."""
         return self._objects.setdefault(kind, {})
+
+    def at(self, kind: Kind, revision: int) -> dict[tuple[str, str], Stored]:
+        """Return a collection as it was at a revision."""
+        found = dict(self.all(kind))
+        for change in reversed(self.since(revision)):
+            if change.kind is not kind:
+                continue
+            metadata = change.body["metadata"]
+            key = (metadata.get("namespace", ""), metadata["name"])
+            if change.before is None:
+                found.pop(key, None)
+            else:
+                found[key] = Stored(change.before)
+        return found
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
         """Return one object. Raises 404."""
@@ -135,31 +153,34 @@ class Store:
         if _content(body) == _content(old.body) and owners == old.owners:
             return old.body
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
-            return self.remove(kind, old, dry)
+            return self.remove(kind, old, dry, Stored(body, owners))
         return self._put(kind, "MODIFIED", Stored(body, owners), old.body, dry)
 
-    def remove(self, kind: Kind, old: Stored, dry: bool = False) -> Json:
-        """Take an object out for good."""
-        metadata = old.body["metadata"]
+    def remove(self, kind: Kind, old: Stored, dry: bool = False, end: Stored | None = None) -> Json:
+        """Take an object out for good; ``end`` is how it was then, if it changed."""
+        metadata, last = old.body["metadata"], copy.deepcopy((end or old).body)
+        if end is not None:
+            last["metadata"]["managedFields"] = _managed(kind, end.owners)
         if dry:
             return old.body
         del self.all(kind)[metadata.get("namespace", ""), metadata["name"]]
         self.revision += 1
-        last = copy.deepcopy(old.body)
         last["metadata"]["resourceVersion"] = str(self.revision)
         self._record(Logged(self.revision, kind, "DELETED", last, old.body))
         return last
 
     def mark(self, kind: Kind, old: Stored, body: Json, dry: bool) -> Json:
         """Store an object that is going: its metadata says so."""
+        if body == old.body:
+            return old.body
         return self._put(kind, "MODIFIED", Stored(body, old.owners), old.body, dry)
 
     def _put(self, kind: Kind, type: str, new: Stored, before: Json | None, dry: bool) -> Json:
         metadata = new.body["metadata"]
-        version = f"{kind.group}/v1" if kind.group else "v1"
-        metadata["managedFields"] = managed_fields(new.owners, version, now())
-        if dry:
+        metadata["managedFields"] = _managed(kind, new.owners)
+        if dry and before is None:
             metadata.pop("resourceVersion", None)
+        if dry:
             return new.body
         self.revision += 1
         metadata["resourceVersion"] = str(self.revision)
@@ -174,6 +195,10 @@ class Store:
             self.compacted = forgotten[-1].revision
             del self.log[: len(forgotten)]
         self.wake()
+
+
+def _managed(kind: Kind, owners: Owners) -> list[Json]:
+    return managed_fields(owners, f"{kind.group}/v1" if kind.group else "v1", now())
 
 
 def _content(body: Json) -> Json:
@@ -195,71 +220,45 @@ def generated(prefix: str) -> str:
     return prefix[:_LONGEST_PREFIX] + "".join(secrets.choice(_SUFFIX) for _ in range(5))
 
 
-def check_current(kind: Kind, sent: Json, stored: Json) -> None:
-    """Raise 409 where an update was made from another state, or of another object."""
+def check_current(kind: Kind, sent: Json, stored: Json, *, patch: bool = False) -> None:
+    """Raise 409 where an update was made from another state, or of another object.
+
+    A patch that says another UID is refused with 422: it tries to change what does not change.
+    """
     metadata, now_ = sent["metadata"], stored["metadata"]
-    if metadata.get("uid") and metadata["uid"] != now_["uid"]:
-        raise conflict(kind.group, kind.plural, now_["name"], _uids(metadata["uid"], now_["uid"]))
+    asked, name = metadata.get("uid"), now_["name"]
+    if asked and asked != now_["uid"] and patch:
+        causes = Causes()
+        causes.invalid("metadata.uid", asked, "field is immutable")
+        raise invalid(kind.group, kind.name, name, causes)
+    if asked and asked != now_["uid"]:
+        key = "/".join(["/registry", kind.plural, *_place(now_)])
+        why = (
+            f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
+            f"AdditionalErrorMsg: Precondition failed: UID in precondition: {asked}, "
+            f"UID in object meta: {now_['uid']}"
+        )
+        raise conflict(kind.group, kind.plural, name, why)
     version = metadata.get("resourceVersion")
     if version and version != now_["resourceVersion"]:
-        raise modified(kind.group, kind.plural, now_["name"])
+        raise modified(kind.group, kind.plural, name)
+
+
+def _place(metadata: Json) -> list[str]:
+    return [word for word in (metadata.get("namespace", ""), metadata["name"]) if word]
 
 
 def check_preconditions(kind: Kind, wanted: Mapping[str, str], stored: Json) -> None:
     """Raise 409 where a delete was meant for another object, or another state of it."""
     metadata = stored["metadata"]
-    uid, version = wanted.get("uid"), wanted.get("resourceVersion")
-    if uid and uid != metadata["uid"]:
-        raise conflict(kind.group, kind.plural, metadata["name"], _uids(uid, metadata["uid"]))
-    if version and version != metadata["resourceVersion"]:
-        why = (
-            f"the ResourceVersion in the precondition ({version}) does not match the "
-            f"ResourceVersion in record ({metadata['resourceVersion']}). "
-            "The object might have been modified"
-        )
-        raise conflict(kind.group, kind.plural, metadata["name"], why)
-
-
-def _uids(asked: str, found: str) -> str:
-    return f"Precondition failed: UID in precondition: {asked}, UID in object meta: {found}"
-
-
-# -- selecting ------------------------------------------------------------------------------------
-
-
-def selector(kind: Kind, query: Mapping[str, str]) -> Callable[[Json], bool]:
-    """Return the test for ``fieldSelector`` and ``labelSelector``. Raises 400."""
-    fields = [_term(term) for term in _split(query.get("fieldSelector", ""))]
-    for path, _, _ in fields:
-        if path not in ("metadata.name", "metadata.namespace", *kind.fields):
-            raise ApiProblem(400, f"field label not supported: {path}")
-    labels = [_term(term) for term in _split(query.get("labelSelector", ""))]
-
-    def matches(body: Json) -> bool:
-        owned = body["metadata"].get("labels") or {}
-        return all((_at(body, path) == value) is same for path, same, value in fields) and all(
-            (owned.get(key) == value) is same for key, same, value in labels
-        )
-
-    return matches
-
-
-def _split(text: str) -> list[str]:
-    return [term for term in text.split(",") if term]
-
-
-def _term(term: str) -> tuple[str, bool, str]:
-    key, operator, value = term.partition("!=")
-    if operator:
-        return key, False, value
-    key, operator, value = term.partition("=")
-    if not operator or not set(key) <= set(string.ascii_letters + string.digits + "./-_"):
-        raise ApiProblem(400, f"unable to parse requirement: invalid selector {term!r}")
-    return key, True, value.removeprefix("=")
-
-
-def _at(body: Json, path: str) -> str:
-    value: object = body
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return "" if value is None else str(value)
+    for key, word, end in (
+        ("uid", "UID", "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", "modified"),
+    ):
+        asked, found = wanted.get(key), metadata[key]
+        if asked and asked != found:
+            why = (
+                f"the {word} in the precondition ({asked}) does not match the {word} in record "
+                f"({found}). The object might have been {end}"
+            )
+            raise conflict(kind.group, kind.name, metadata["name"], why)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import anyio
 
 from hardpoint.testing._api_http import Dropped
+from hardpoint.testing._api_select import selector
 from hardpoint.testing._api_status import ApiProblem, Json
-from hardpoint.testing._api_store import Kind, Logged, Store, Stored, selector
+from hardpoint.testing._api_store import Kind, Logged, Store, Stored
 from hardpoint.testing._api_versions import encoded
 
 _LONGEST = "1800"
@@ -44,15 +45,17 @@ def shown(target: Target, body: Json) -> Json:
 
 
 def resumes(query: Mapping[str, str], store: Store) -> bool:
-    """Say whether a watch goes on from a revision. Raises 400 or 504 for one that cannot be."""
+    """Say whether a watch goes on from a revision. Raises 504 for one that is not yet."""
     version = query.get("resourceVersion", "")
-    if version in ("", "0"):
+    if version in ("", "0") or _stands_for_a_list(query):
         return False
-    if not version.isdigit():
-        raise ApiProblem(400, f'Invalid value: "{version}": strconv.ParseUint: invalid syntax')
     if int(version) > store.revision:
         raise ApiProblem(504, f"Too large resource version: {version}, current: {store.revision}")
     return True
+
+
+def _stands_for_a_list(query: Mapping[str, str]) -> bool:
+    return query.get("sendInitialEvents") == "true"
 
 
 class Watching:
@@ -62,18 +65,22 @@ class Watching:
         self, store: Store, switches: WatchSwitches, target: Target, query: Mapping[str, str]
     ) -> None:
         self._store, self._switches, self._target = store, switches, target
-        self._matches = selector(target.kind, query)
+        self._matches = selector(target.kind, target.version, query)
+        self._whole = _stands_for_a_list(query)
         self._closed, self._dropped = switches.closed, switches.dropped
         self._bookmarks = switches.bookmarks
         self._marked = query.get("allowWatchBookmarks") == "true"
         self._deadline = anyio.current_time() + float(query.get("timeoutSeconds") or _LONGEST)
         version = query.get("resourceVersion", "")
-        self._position = int(version) if version not in ("", "0") else store.revision
+        now = version in ("", "0") or self._whole
+        self._position = store.revision if now else int(version)
 
     async def lines(self, present: list[Stored]) -> AsyncIterator[bytes]:
         """Yield what is present, then each change, until its time is over or somebody ends it."""
         for stored in present:
             yield self._line("ADDED", stored.body)
+        if self._whole and self._marked:
+            yield self._bookmark({"annotations": {"k8s.io/initial-events-end": "true"}})
         while True:
             changed = self._store.changed
             if self._position < self._store.compacted:
@@ -95,8 +102,11 @@ class Watching:
                 yield self._line(word, change.body)
         if self._switches.bookmarks != self._bookmarks and self._marked:
             self._bookmarks = self._switches.bookmarks
-            metadata = {"resourceVersion": str(self._store.revision)}
-            yield self._line("BOOKMARK", {"metadata": metadata})
+            yield self._bookmark({})
+
+    def _bookmark(self, metadata: Json) -> bytes:
+        version = {"resourceVersion": str(self._store.revision)}
+        return self._line("BOOKMARK", {"metadata": version | metadata})
 
     async def _until(self, changed: anyio.Event) -> None:
         """Wait for a change, a bookmark's time or the end."""

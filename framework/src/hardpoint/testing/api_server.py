@@ -22,21 +22,27 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from hardpoint.testing._api_gates import GATES
 from hardpoint.testing._api_http import Dropped, HttpAnswer, HttpRequest, serve_connection
+from hardpoint.testing._api_kinds import BEGINNING, KINDS, NAMESPACES, SLICES
+from hardpoint.testing._api_lists import listing
+from hardpoint.testing._api_options import check_delete, warns
 from hardpoint.testing._api_paths import (
     Seen,
     Trouble,
     answer,
     body_of,
+    check_media,
+    check_method,
     discovery,
     served_versions,
     target_of,
     verb_of,
 )
-from hardpoint.testing._api_status import ApiProblem, Json, qualified
+from hardpoint.testing._api_status import ApiProblem, Json, named, qualified
 from hardpoint.testing._api_store import Kind, Store
-from hardpoint.testing._api_verbs import KINDS, SLICES, Verbs
+from hardpoint.testing._api_verbs import Asked, Verbs
 from hardpoint.testing._api_watch import Target, shown
 
+_ANONYMOUS = "system:anonymous"
 _USER = "system:serviceaccount:hardpoint:hardpoint"
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -45,7 +51,8 @@ class FakeApiServer:
     """An API server on a loopback port; ``async with`` it.
 
     ``minor`` is the release it behaves as, ``gates`` feature gates that differ from that release's
-    defaults, ``versions`` what it serves of resource.k8s.io.
+    defaults, ``versions`` what it serves of resource.k8s.io, ``settling`` how many seconds it
+    forbids everything after it was ``down``.
     """
 
     def __init__(
@@ -55,8 +62,9 @@ class FakeApiServer:
         versions: tuple[str, ...] | None = None,
         gates: Mapping[str, bool] | None = None,
         port: int = 0,
+        settling: float = 0.05,
     ) -> None:
-        self.minor, self._port = minor, port
+        self.minor, self._port, self.settling = minor, port, settling
         self.versions = versions or served_versions(minor)
         self.gates = {name: minor >= since for name, since in GATES.items()} | dict(gates or {})
         self.requests: list[Seen] = []
@@ -67,7 +75,10 @@ class FakeApiServer:
         self._troubles: list[Trouble] = []
         self._connections: set[anyio.CancelScope] = set()
         self._down = False
+        self._settled_at = 0.0
         self._exits = AsyncExitStack()
+        for name in BEGINNING:
+            self._add_namespace(name)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -112,6 +123,7 @@ class FakeApiServer:
         """True while every connection is closed as it comes.
 
         A server that comes back remembers no changes from before: its watch cache is in memory.
+        For a moment (``settling`` seconds) it knows no roles either, and forbids everything.
         """
         return self._down
 
@@ -119,6 +131,7 @@ class FakeApiServer:
     def down(self, value: bool) -> None:
         if self._down and not value:
             self.compact()
+            self._settled_at = anyio.current_time() + self.settling
         self._down = value
         for scope in list(self._connections) if value else ():
             scope.cancel()
@@ -143,23 +156,27 @@ class FakeApiServer:
 
     def close_watches(self) -> None:
         """End every watch as if its time was over."""
-        self._verbs.switches.closed += 1
+        self._verbs.lists.switches.closed += 1
         self._store.wake()
 
     def drop_watches(self) -> None:
         """Break every watch in the middle."""
-        self._verbs.switches.dropped += 1
+        self._verbs.lists.switches.dropped += 1
         self._store.wake()
 
     def bookmark(self) -> None:
         """Send every watch a bookmark now; otherwise there is one a minute."""
-        self._verbs.switches.bookmarks += 1
+        self._verbs.lists.switches.bookmarks += 1
         self._store.wake()
 
     def compact(self) -> None:
         """Forget the past: a watch from before gets 410."""
         self._store.compact()
         self._store.wake()
+
+    @property
+    def _unsynced(self) -> bool:
+        return self._settled_at > 0 and anyio.current_time() < self._settled_at
 
     # -- what others do ---------------------------------------------------------------------------
 
@@ -174,14 +191,20 @@ class FakeApiServer:
         Raises ``ApiProblem`` for what the server would refuse.
         """
         target = self._target_of(body)
+        if target.namespace and ("", target.namespace) not in self._store.all(NAMESPACES):
+            self._add_namespace(target.namespace)
         status = copy.deepcopy(body.get("status"))
-        stored = self._verbs.create(target, copy.deepcopy(body), {}, "test")
+        stored = self._verbs.create(target, copy.deepcopy(body), Asked({}, "test"))
         if status is not None:
             self.edit(target.kind.plural, stored["metadata"]["name"], target.namespace).update(
                 status=status
             )
             stored = self.get(target.kind.plural, stored["metadata"]["name"], target.namespace)
         return shown(target, stored)
+
+    def _add_namespace(self, name: str) -> None:
+        body = {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}}}
+        self._verbs.create(Target(NAMESPACES, "v1", "", name), body, Asked({}, "test"))
 
     def add_node(self, name: str, labels: Mapping[str, str] | None = None) -> Json:
         """Create a node; its UID is new every time."""
@@ -218,7 +241,7 @@ class FakeApiServer:
         """Delete a node's slices, as its kubelet does when it starts; return how many."""
         fields = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
         target = Target(SLICES, self.versions[0])
-        return self._verbs.delete_collection(target, {"fieldSelector": fields})
+        return len(self._verbs.delete_collection(target, {"fieldSelector": fields}))
 
     def allocate(
         self,
@@ -298,67 +321,94 @@ class FakeApiServer:
         return left
 
     def _handle(self, request: HttpRequest, seen: Seen) -> HttpAnswer:
-        self._authenticate(request)
+        steps = request.path.strip("/").split("/")
+        if steps[0] in ("healthz", "livez", "readyz"):
+            return HttpAnswer(200, b"ok", "text/plain; charset=utf-8")
+        known = self._authenticate(request)
         if request.too_large:
             raise ApiProblem(413, "Request entity too large: limit is 3145728")
-        steps = request.path.strip("/").split("/")
         found = discovery(steps, self.minor, self.versions)
+        if found is not None and not known and steps != ["version"]:
+            message = f'forbidden: User "{_ANONYMOUS}" cannot get path "{request.path}"'
+            raise ApiProblem(403, message, details={})
         if found is not None:
             return answer(200, found)
-        target = target_of(steps, self.versions)
+        target = target_of(steps, self.versions, self.minor)
         if target is None:
             return HttpAnswer(404, b"404 page not found\n", "text/plain; charset=utf-8")
-        self._authorize(verb_of(request, target), target)
-        seen.body = body_of(request)
+        self._authorize(verb_of(request, target), target, known)
+        check_method(request, target)
+        check_media(request)
+        seen.body = body_of(request, target.kind.name)
         return self._dispatch(request, target, seen.body)
 
-    def _authenticate(self, request: HttpRequest) -> None:
+    def _authenticate(self, request: HttpRequest) -> bool:
+        """Say whether somebody is known; who shows no bearer token is anonymous. Raises 401."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if self._tokens and not (scheme == "Bearer" and token in self._tokens):
+        if not self._tokens:
+            return True
+        if scheme == "Bearer" and token not in self._tokens:
             raise ApiProblem(401, "Unauthorized")
+        return scheme == "Bearer"
 
-    def _authorize(self, verb: str, target: Target) -> None:
+    def _authorize(self, verb: str, target: Target, known: bool) -> None:
         plural, group = target.kind.plural, target.kind.group
         resource = f"{plural}/{target.subresource}" if target.subresource else plural
-        if not self._denied & {(verb, resource), ("*", resource)}:
+        denied = self._denied & {(verb, resource), ("*", resource)}
+        if known and not denied and not self._unsynced:
             return
         scope = (
             f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
         )
+        what = qualified(group, plural) + (f' "{target.name}"' if target.name else "")
+        user = _USER if known else _ANONYMOUS
         message = (
-            f'{qualified(group, plural)} is forbidden: User "{_USER}" cannot {verb} resource '
+            f'{what} is forbidden: User "{user}" cannot {verb} resource '
             f'"{resource}" in API group "{group}" {scope}'
         )
-        raise ApiProblem(403, message, details={"group": group, "kind": plural})
+        raise ApiProblem(403, message, details=named(group, plural, target.name))
 
     def _dispatch(self, request: HttpRequest, target: Target, body: Any) -> HttpAnswer:
         who = request.headers.get("user-agent", "unknown").split("/")[0]
         query, verbs = request.query, self._verbs
+        asked = Asked(query, who)
         if request.method == "GET":
             return self._read(target, query)
         if request.method == "DELETE":
-            if not target.name:
-                verbs.delete_collection(target, query)
-                return answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
-            return answer(200, shown(target, verbs.delete(target, body or {}, query)))
-        if not isinstance(body, dict):
-            raise ApiProblem(400, "the object provided is unrecognized (must be of type object)")
-        if request.method == "POST" and not target.name:
-            return answer(201, shown(target, verbs.create(target, body, query, who)))
-        if request.method == "PUT" and target.name:
-            return answer(200, shown(target, verbs.replace(target, body, query, who)))
-        if request.method == "PATCH" and target.name:
+            return self._delete(target, body, asked)
+        code = 200
+        if request.method == "POST":
+            code, stored = 201, verbs.create(target, body, asked)
+        elif request.method == "PUT":
+            stored = verbs.replace(target, body, asked)
+        else:
             content = request.headers.get("content-type", "").partition(";")[0]
-            return answer(200, shown(target, verbs.patch(target, body, content, query, who)))
-        raise ApiProblem(405, "the server does not allow this method on the requested resource")
+            code, stored = verbs.patch(target, body, content, asked)
+        told = asked.unknown if warns(query) else []
+        warnings = ", ".join(f'299 - "unknown field \\"{path}\\""' for path in told)
+        return answer(code, shown(target, stored), (("Warning", warnings),) if warnings else ())
+
+    def _delete(self, target: Target, body: Any, asked: Asked) -> HttpAnswer:
+        options = check_delete(body, asked.query, self.minor)
+        if not target.name:
+            gone = self._verbs.delete_collection(target, asked.query)
+            version = {"resourceVersion": self.resource_version}
+            return answer(200, listing(target, gone, version))
+        stored = self._verbs.delete(target, options, asked)
+        if target.kind.returned or stored["metadata"].get("deletionTimestamp"):
+            return answer(200, shown(target, stored))
+        details = named(target.kind.group, target.kind.plural, target.name)
+        details["uid"] = stored["metadata"]["uid"]
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return answer(200, {**status, "details": details})
 
     def _read(self, target: Target, query: dict[str, str]) -> HttpAnswer:
         if target.name:
             found = self._store.get(target.kind, target.namespace, target.name)
             return answer(200, shown(target, found.body))
         if query.get("watch") in ("true", "1"):
-            return HttpAnswer(200, chunks=self._verbs.watch(target, query))
-        return answer(200, self._verbs.list(target, query))
+            return HttpAnswer(200, chunks=self._verbs.lists.watch(target, query))
+        return answer(200, self._verbs.lists.list(target, query))
 
     # -- paths ------------------------------------------------------------------------------------
 

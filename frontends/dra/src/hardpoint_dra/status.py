@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRIES = 6
+_TRIES_DENIED = 3
+"""A server that was restarted knows no roles for a moment, and forbids what it allows then."""
 _LEAVE_OFF = 300.0
 """Seconds without trying after the server said that it does not take it from us."""
 
@@ -131,6 +133,8 @@ class StatusWriter:
         try:
             stored = await self._apply(wanted)
         except (KubeDenied, KubeNotFound, KubeConflict, KubeInvalid) as error:
+            if isinstance(error, KubeDenied) and wanted.tries + 1 < _TRIES_DENIED:
+                return True
             self._leave(wanted, error)
             return False
         except KubeError as error:
@@ -165,12 +169,17 @@ class StatusWriter:
                 f"the API server refuses the status of claims: {error}; grant patch on "
                 "resourceclaims/status and associated-node:patch on resourceclaims/driver"
             )
-        elif isinstance(error, KubeInvalid):
+        elif isinstance(error, KubeInvalid) and not _of_another(error):
             log.warning("status refused claim=%s error=%s", wanted.key, error)
 
     def _leave_off(self, why: str) -> None:
         self._off_until = anyio.current_time() + _LEAVE_OFF
         self._agent.on_fault(self._source, why)
+
+
+def _of_another(error: KubeInvalid) -> bool:
+    """Say whether the claim was made anew: our UID would have to become its own."""
+    return [path for path, _ in error.causes] == ["metadata.uid"]
 
 
 def _data(device: Device) -> dict[str, Any]:
