@@ -32,6 +32,8 @@ class Known:
     """Ids and health, each time that the list was sent."""
     devices: list[Any] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: bool = False
+    """True once the plugin ended its stream."""
 
 
 class PluginKubelet:
@@ -44,6 +46,11 @@ class PluginKubelet:
         """Names, each time that one came."""
         self.refuse = ""
         """What registrations are refused with, while set."""
+        self.asked = 0
+        """How many registrations came, answered or not."""
+        self.gate = anyio.Event()
+        """Registrations wait for it; open at first."""
+        self.gate.set()
         self.deaf = False
         """True: registered plugins are not listened to."""
         self._server: SocketServer | None = None
@@ -112,6 +119,8 @@ class PluginKubelet:
     # -- registration -----------------------------------------------------------------------------
 
     async def _register(self, request: pb.RegisterRequest) -> pb.Empty:
+        self.asked += 1
+        await self.gate.wait()
         if self.refuse:
             raise Status("INVALID_ARGUMENT", self.refuse)
         known = Known(request, Client(self.directory / request.endpoint))
@@ -133,8 +142,10 @@ class PluginKubelet:
                     known.devices = list(one.devices)
                     known.lists.append({d.ID: d.health for d in one.devices})
                     self._wake()
+                known.ended = True
         except CallFailed:
-            pass
+            known.ended = True
+        self._wake()
 
     def _drop(self, resource: str) -> None:
         known = self.known.pop(resource, None)

@@ -129,6 +129,7 @@ class Registration:
         self._tried = None
         try:
             await server.start()
+            self._directory.guard(server, self.wake)
             await self._tend(server)
         except (SocketError, OSError) as error:
             self._fault(str(error))
@@ -155,6 +156,7 @@ class Registration:
         """Look after the registration until the socket is lost."""
         while server.is_ours():
             self._news = anyio.Event()
+            self._directory.look()
             self._judge()
             if self._is_due():
                 await self._register(server)

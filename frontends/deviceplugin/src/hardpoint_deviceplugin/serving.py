@@ -141,7 +141,6 @@ class Serving:
             for name in over:
                 self._served.pop(name).scope.cancel()
             if over:
-                self._known -= frozenset(over)
                 self._changed()
                 await self._keep()
 

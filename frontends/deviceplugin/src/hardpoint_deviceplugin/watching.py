@@ -45,7 +45,7 @@ class Directory:
         self._look_every = look_every
         self._guarded: dict[SocketServer, tuple[Callable[[], None], bool]] = {}
         """Whom to wake, and whether the server's socket was in its place when last looked at."""
-        self._look()
+        self.look()
 
     @property
     def kubelet_socket(self) -> Path:
@@ -53,8 +53,11 @@ class Directory:
         return self.path / KUBELET
 
     def guard(self, server: SocketServer, wake: Callable[[], None]) -> None:
-        """Call ``wake`` whenever the kubelet's socket is another, or this server's is lost."""
-        self._guarded[server] = (wake, False)
+        """Call ``wake`` whenever the kubelet's socket is another, or this server's is lost.
+
+        Said again once the server serves: a socket may be lost before the next look.
+        """
+        self._guarded[server] = (wake, server.is_ours())
 
     def forget(self, server: SocketServer) -> None:
         """Do not, any more."""
@@ -62,10 +65,10 @@ class Directory:
 
     async def run(self) -> None:
         """Look for ever."""
+        last: tuple[Seen | None, bool] | None = None
         while True:
-            before = self.kubelet, self.is_there
-            self._look()
-            changed = (self.kubelet, self.is_there) != before
+            self.look()
+            last, changed = (self.kubelet, self.is_there), last != (self.kubelet, self.is_there)
             for server, (wake, was_ours) in list(self._guarded.items()):
                 is_ours = server.is_ours()
                 self._guarded[server] = (wake, is_ours)
@@ -73,7 +76,8 @@ class Directory:
                     wake()
             await anyio.sleep(self._look_every)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look now: who is about to act must not act on what was so a moment ago."""
         self.kubelet = _seen(self.kubelet_socket)
         self.is_there = self.kubelet is not None or os.path.isdir(self.path)
 
