@@ -170,9 +170,18 @@ class Round:
             over = self._supervise(until=(world, self._actor))
             if over is world:
                 world.check()
-            elif not self._may_restart():
+            elif not self._ended_well() and not self._may_restart():
                 self._actor.check()
                 raise Failed(f"the run ended before the world around it: {self._actor.said}")
+
+    def _ended_well(self) -> bool:
+        """Start the actor again if the world has ended it, as a rolling update does."""
+        assert self._actor is not None
+        self._actor.reap()
+        if self._actor.status:
+            return False
+        self._actor = self._act(held=True)
+        return True
 
     def _may_restart(self) -> bool:
         """Start the actor again where the fault has ended it; say whether it was."""
