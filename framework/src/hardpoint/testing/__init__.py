@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from hardpoint.testing.driver_under_test import DriverUnderTest, claim_for, hold_on
     from hardpoint.testing.durable import DurableRun, walk
     from hardpoint.testing.frontend_contract import FrontendContract
-    from hardpoint.testing.kubelet import FakeKubelet, Pod
+    from hardpoint.testing.kubelet import Container, FakeKubelet, Pod
     from hardpoint.testing.sysfs import FakeMachine
 
 _WHERE = {
+    "Container": "kubelet",
     "DriverContract": "driver_contract",
     "DriverUnderTest": "driver_under_test",
     "DurableRun": "durable",
@@ -34,6 +35,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "Container",
     "DriverContract",
     "DriverUnderTest",
     "DurableRun",

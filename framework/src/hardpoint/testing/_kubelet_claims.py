@@ -22,13 +22,25 @@ class PodFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """A pod with the names of the ResourceClaims it uses."""
+class Container:
+    """A container, with how many it wants of which extended resources."""
 
     name: str
-    claims: tuple[str, ...]
+    resources: Mapping[str, int] = field(default_factory=dict)
+    init: bool = False
+    restartable: bool = False
+    """True, with ``init``, for a sidecar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod: its containers, and the names of the ResourceClaims it uses."""
+
+    name: str
+    claims: tuple[str, ...] = ()
     namespace: str = "default"
     uid: str = ""
+    containers: tuple[Container, ...] = ()
 
     @property
     def identity(self) -> str:
