@@ -7,23 +7,21 @@ is pure: listings and facts go in, an ``Offer`` comes out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hardpoint._core.rules import facts_of, idle_rules, is_named, rule_for
+from hardpoint._core.judging import BAD_DEVICE, Facts, Verdict, verdict_on
+from hardpoint._core.rules import idle_rules
 from hardpoint._core.subjects import concerns
 from hardpoint.attributes import publishable, with_hash
 from hardpoint.errors import BadValue
 from hardpoint.model import (
     Condition,
     Device,
-    DeviceNode,
     Domain,
     Health,
-    Hold,
     HoldState,
     Listed,
-    NodeType,
     Offer,
     Offered,
     Part,
@@ -32,8 +30,6 @@ from hardpoint.model import (
     Withheld,
     slug,
 )
-from hardpoint.platform import Suspected
-from hardpoint.settings import Rule
 
 STALE_AFTER = 60.0
 """Seconds after which a device that could not be read again takes no new claim."""
@@ -42,8 +38,6 @@ STALE = Taint("stale")
 ABSENT = Taint("absent")
 UNHEALTHY = Taint("unhealthy")
 RIVAL = Taint("in-use")
-BAD_DEVICE = "bad-device"
-"""The rule of a device that is not as the contract says."""
 QUARANTINED = "quarantined"
 """The rule of a device that is withheld for its last holder's sake."""
 
@@ -91,22 +85,6 @@ def _not_read(item: Unread, driver: str) -> Withheld:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Everything beside the listings that decides what may be offered."""
-
-    domain_of: Callable[[str], Domain]
-    node_reason: Callable[[DeviceNode], str | None] = lambda node: None
-    """Why the node itself keeps a device node, or None."""
-    rules: tuple[Rule, ...] = ()
-    holds: tuple[Hold, ...] = ()
-    quarantined: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """DRA driver and device name to reason: withheld whoever asks."""
-    health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
-    """By driver and device name."""
-    now: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Built:
     """An offer in the making, and what had to be mended in what the drivers said."""
@@ -120,56 +98,35 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """A device as it may be offered, and since when it could not be read, or None."""
-
-    device: Device
-    stale: float | None
-    vouched: bool = False
-    """A rule names it, so that the mere signature of a storage system does not keep it back."""
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
-    """A listing after the validator, the platform and the admin's rules.
-
-    It looks into sysfs and is worth keeping until the driver lists anew.
-    """
+    """A listing after the validator, the platform and the admin's rules."""
 
     listing: Listing
     domain: Domain
-    devices: tuple[Fit, ...] = ()
-    withheld: tuple[Withheld, ...] = ()
-    problems: tuple[tuple[str, str, BadValue], ...] = ()
-    used: frozenset[int] = frozenset()
-    """Which of the admin's rules matched a device."""
+    held: frozenset[str] = frozenset()
+    """Names that somebody held when it was judged."""
+    verdicts: tuple[Verdict, ...] = ()
 
 
-@dataclass(slots=True)
-class Notes:
-    """What is noted while devices are judged: what was mended, and which rules matched."""
+def judge(listing: Listing, facts: Facts, last: Judged | None = None) -> Judged:
+    """Judge every device of a listing by itself.
 
-    problems: list[tuple[str, str, BadValue]] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-    named: set[str] = field(default_factory=set)
-    """Published names of devices that a rule allows by their very name."""
-
-
-def judge(listing: Listing, facts: Facts) -> Judged:
-    """Judge every device of a listing by itself."""
+    Of the last judgement of the same listing, only what somebody holds or held meanwhile is judged
+    again.
+    """
     domain = facts.domain_of(listing.driver)
-    devices: list[Fit] = []
-    withheld: list[Withheld] = list(listing.withheld)
-    notes = Notes()
-    for device in listing.devices:
-        answer = _judge(device, domain, facts, notes)
-        if isinstance(answer, Withheld):
-            withheld.append(answer)
-        else:
-            stale = listing.stale.get(device.name)
-            devices.append(Fit(answer, stale, vouched=answer.name in notes.named))
-    problems, used = tuple(notes.problems), frozenset(notes.used)
-    return Judged(listing, domain, tuple(devices), tuple(withheld), problems, used)
+    held = held_names(domain, facts)
+    known = dict[int, Verdict]()
+    if last is not None and last.listing is listing:
+        moved = held ^ last.held
+        known = {id(v.listed): v for v in last.verdicts if v.name not in moved}
+    verdicts = tuple(known.get(id(d)) or verdict_on(d, domain, facts) for d in listing.devices)
+    return Judged(listing, domain, held, verdicts)
+
+
+def held_names(domain: Domain, facts: Facts) -> frozenset[str]:
+    """Return the names of a domain's devices that are held."""
+    return frozenset(h.device.name for h in facts.holds if h.claim.dra_driver == domain.dra_driver)
 
 
 def build(listings: Iterable[Listing], facts: Facts) -> Built:
@@ -180,12 +137,15 @@ def build(listings: Iterable[Listing], facts: Facts) -> Built:
 def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
     """Put listings together: names, quarantine, holds, health, rivals. Looks at nothing."""
     ordered = sorted(listings, key=lambda one: one.listing.driver)
-    withheld = [withheld for judged in ordered for withheld in judged.withheld]
+    withheld = [withheld for judged in ordered for withheld in _withheld_of(judged)]
     seen: dict[tuple[str, str], str] = {}
-    offered: list[Offered] = []
+    offered: list[tuple[Offered, tuple[Part, ...]]] = []
     for judged in ordered:
-        for fit in judged.devices:
-            device = fit.device
+        held = held_names(judged.domain, facts)
+        for verdict in judged.verdicts:
+            device = verdict.answer
+            if isinstance(device, Withheld):
+                continue
             key = (judged.domain.dra_driver, device.name)
             if key in facts.quarantined:
                 why = facts.quarantined[key]
@@ -194,116 +154,23 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
                 withheld.append(_second(device, seen[key]))
                 continue
             else:
-                offered.append(_as_offered(fit, judged.domain, facts))
+                one = _as_offered(device, verdict, judged, facts)
+                offered.append((replace(one, held=device.name in held), verdict.parts))
             seen[key] = judged.listing.driver
-    offered.extend(_held_but_absent(facts, seen, withheld))
+    absent = list(_held_but_absent(facts, seen, withheld))
+    offered.extend((one, one.device.all_parts) for one in absent)
     devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
-    problems = tuple(problem for judged in ordered for problem in judged.problems)
-    used = frozenset(number for judged in ordered for number in judged.used)
+    verdicts = [verdict for judged in ordered for verdict in judged.verdicts]
+    problems = tuple(problem for verdict in verdicts for problem in verdict.problems)
+    used = frozenset(number for verdict in verdicts for number in verdict.used)
     return Built(devices, tuple(withheld), problems, used)
 
 
-def _judge(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device | Withheld:
-    """Return the device as it may be offered, or why not. The admin's rules come last.
-
-    What a holder has already is not taken from it for being in use: it may have made a file system
-    or a volume on its disk. It gets nothing more for holding the device, though.
-    """
-    try:
-        fit, mended = publishable(device, domain.dra_driver)
-    except BadValue as bad:
-        return Withheld(device.name or "?", BAD_DEVICE, str(bad), device.driver)
-    notes.problems += [(device.driver, fit.name, problem) for problem in mended]
-    name = _published_name(fit, facts)
-    if is_named(fit, facts.rules):
-        notes.named.add(name)
-    held = [hold.device for hold in facts.holds if _holds(hold, name, domain)]
-    kept, reasons = _without_kept_nodes(fit, facts.node_reason, held)
-    if held:
-        return _ruled(replace(fit, nodes=kept), domain, facts, notes)
-    used = [reason for reason in reasons if not isinstance(reason, Suspected)]
-    if reasons and not used and name in notes.named:
-        return _ruled(fit, domain, facts, notes)
-    if reasons and any(node.type is NodeType.BLOCK for node in fit.nodes):
-        why = used[0] if used else f"{reasons[0]}; {rule_for(fit.name)} offers it all the same"
-        return Withheld(fit.name, "disk-in-use", why, device.driver)
-    if fit.nodes and not kept:
-        return Withheld(fit.name, "node-in-use", reasons[0], device.driver)
-    return _ruled(replace(fit, nodes=kept), domain, facts, notes)
-
-
-def _published_name(device: Device, facts: Facts) -> str:
-    """Return the name that rules give a device: it is what claims hold it by."""
-    asked, name = facts_of(device), device.name
-    for rule in facts.rules:
-        if rule.matches(asked):
-            if rule.action != "relabel":
-                break
-            name = rule.name or name
-    return name
-
-
-def _without_kept_nodes(
-    device: Device, reason_of: Callable[[DeviceNode], str | None], held: Iterable[Device]
-) -> tuple[tuple[DeviceNode, ...], list[str]]:
-    """Return a device's nodes without those that the machine keeps, and why it keeps them."""
-    kept, reasons = [], []
-    for node in device.nodes:
-        reason = None if any(_has(own, node) for own in held) else reason_of(node)
-        if reason is None:
-            kept.append(node)
-        else:
-            reasons.append(reason)
-    return tuple(kept), reasons
-
-
-def _has(held: Device, node: DeviceNode) -> bool:
-    """Say whether a holder has a node; of a disk all, under whatever number it came back."""
-    return any(own.path == node.path or own.type is NodeType.BLOCK for own in held.nodes)
-
-
-def _ruled(device: Device, domain: Domain, facts: Facts, notes: Notes) -> Device | Withheld:
-    """Apply the admin's rules. They ask what the driver published, whatever was relabelled."""
-    asked, name, labelled = facts_of(device), device.name, device
-    for number, rule in enumerate(facts.rules):
-        if not rule.matches(asked):
-            continue
-        notes.used.add(number)
-        if rule.action == "deny":
-            return Withheld(name, "denied", rule.reason or "the settings deny it", device.driver)
-        if rule.action == "allow":
-            return _refitted(labelled, device, domain, notes)
-        labelled = _relabelled(labelled, rule)
-    return _block_rule(_refitted(labelled, device, domain, notes), name)
-
-
-def _refitted(labelled: Device, device: Device, domain: Domain, notes: Notes) -> Device:
-    """Let what a rule said pass the validator too."""
-    if labelled is device:
-        return device
-    fit, mended = publishable(labelled, domain.dra_driver)
-    notes.problems += [(device.driver, fit.name, problem) for problem in mended]
-    return fit
-
-
-def _relabelled(device: Device, rule: Rule) -> Device:
-    merged = {**device.attributes, **rule.attributes}
-    attributes = {name: value for name, value in merged.items() if value != ""}
-    return replace(device, name=rule.name or device.name, attributes=attributes)
-
-
-def _block_rule(device: Device, name: str) -> Device | Withheld:
-    """Withhold block devices that no rule allows; ``name`` is what a rule knows it by."""
-    disk = next((node for node in device.nodes if node.type is NodeType.BLOCK), None)
-    if disk is None:
-        return device
-    return Withheld(
-        device.name,
-        "block-device",
-        f"{disk.path} is a block device, which is offered only where the settings say so, since "
-        f"the disk of a storage system may look unused: add a rule, {rule_for(name)}",
-        device.driver,
-    )
+def _withheld_of(judged: Judged) -> Iterator[Withheld]:
+    yield from judged.listing.withheld
+    for verdict in judged.verdicts:
+        if isinstance(verdict.answer, Withheld):
+            yield verdict.answer
 
 
 def _second(device: Device, first: str) -> Withheld:
@@ -316,8 +183,8 @@ def _second(device: Device, first: str) -> Withheld:
     )
 
 
-def _as_offered(fit: Fit, domain: Domain, facts: Facts) -> Offered:
-    device, stale = fit.device, fit.stale
+def _as_offered(device: Device, verdict: Verdict, judged: Judged, facts: Facts) -> Offered:
+    stale = judged.listing.stale.get(verdict.listed.name)
     health = facts.health.get((device.driver, device.name), Health(Condition.HEALTHY))
     taints = list(device.taints)
     old = stale is not None and facts.now - stale >= STALE_AFTER
@@ -327,17 +194,12 @@ def _as_offered(fit: Fit, domain: Domain, facts: Facts) -> Offered:
         taints.append(UNHEALTHY)
     return Offered(
         device=device,
-        domain=domain,
+        domain=judged.domain,
         health=health,
         taints=tuple(dict.fromkeys(taints)),
-        held=any(_holds(hold, device.name, domain) for hold in facts.holds),
         claimable=not old and health.condition is not Condition.UNHEALTHY,
-        vouched=fit.vouched,
+        vouched=verdict.vouched,
     )
-
-
-def _holds(hold: Hold, name: str, domain: Domain) -> bool:
-    return hold.device.name == name and hold.claim.dra_driver == domain.dra_driver
 
 
 def _held_but_absent(
@@ -380,25 +242,20 @@ def _as_shown(device: Device, dra_driver: str) -> Device:
     return replace(fit, nodes=device.nodes)
 
 
-def _rivals(offered: list[Offered]) -> list[Offered]:
+def _rivals(offered: Sequence[tuple[Offered, tuple[Part, ...]]]) -> Iterator[Offered]:
     """Taint what cannot be had while somebody holds another device with the same part."""
-    takers: dict[str, list[tuple[int, Part]]] = defaultdict(list)
-    for index, one in enumerate(offered):
+    takers: dict[str, list[Part]] = defaultdict(list)
+    for one, parts in offered:
         if one.held:
-            for part in one.device.all_parts:
-                takers[part.name].append((index, part))
-    answer = list(offered)
-    for index, one in enumerate(offered):
-        if one.held or RIVAL in one.taints:
-            continue
-        taken = any(
-            part.contends(other)
-            for part in one.device.all_parts
-            for _, other in takers.get(part.name, ())
+            for part in parts:
+                takers[part.name].append(part)
+    for one, parts in offered:
+        taken = (
+            not one.held
+            and RIVAL not in one.taints
+            and any(part.contends(other) for part in parts for other in takers.get(part.name, ()))
         )
-        if taken:
-            answer[index] = replace(one, taints=(*one.taints, RIVAL))
-    return answer
+        yield replace(one, taints=(*one.taints, RIVAL)) if taken else one
 
 
 def vetoed(built: Built, reasons: Mapping[str, str]) -> Built:

@@ -17,17 +17,17 @@ import anyio.to_thread
 from hardpoint._core.calling import said
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import (
-    BAD_DEVICE,
     STALE_AFTER,
     Built,
-    Facts,
     Judged,
     Listing,
     as_offer,
     assemble,
+    held_names,
     judge,
     vetoed,
 )
+from hardpoint._core.judging import BAD_DEVICE, Facts
 from hardpoint._core.relay import Relay
 from hardpoint._core.scanner import Scanner
 from hardpoint.errors import HardpointError
@@ -64,7 +64,7 @@ class Offering:
         self.offer = Offer(generation=0, complete=False)
         self.health: dict[tuple[str, str], Health] = {}
         """By driver and device name."""
-        self._judged: dict[str, tuple[Judged, frozenset[str]]] = {}
+        self._judged: dict[str, Judged] = {}
         self._said: dict[str, str] = {}
         self._vetoes: dict[str, dict[str, str]] = {}
         self._first_second_over = False
@@ -159,23 +159,23 @@ class Offering:
 
     async def _judged_of(self, listing: Listing, facts: Facts) -> Judged:
         """Judge a listing once, and again when the driver lists anew or its holds change."""
-        held = frozenset(h.device.name for h in facts.holds if h.device.driver == listing.driver)
         known = self._judged.get(listing.driver)
-        if known is None or known[0].listing is not listing or known[1] != held:
-            judged = await self._judge(listing, facts)
-            known = self._judged[listing.driver] = (judged, held)
-        return known[0]
+        same = known is not None and known.listing is listing
+        if known is None or not same or known.held != held_names(known.domain, facts):
+            known = self._judged[listing.driver] = await self._judge(listing, facts)
+        return known
 
     async def _judge(self, listing: Listing, facts: Facts) -> Judged:
         """Judge a listing; one that cannot be judged costs only its own driver's devices."""
         source = f"driver/{listing.driver} listing"
         try:
-            judged = await anyio.to_thread.run_sync(judge, listing, facts)
+            last = self._judged.get(listing.driver)
+            judged = await anyio.to_thread.run_sync(judge, listing, facts, last)
         except Exception as error:  # noqa: BLE001 - a stranger's devices
             _log.exception("a listing could not be judged driver=%s", listing.driver)
             self._board.record(source, said(error), cost="what it listed before stands")
             known = self._judged.get(listing.driver)
-            return known[0] if known else Judged(listing, facts.domain_of(listing.driver))
+            return known or Judged(listing, facts.domain_of(listing.driver))
         self._board.clear(source)
         return judged
 
