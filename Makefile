@@ -60,7 +60,7 @@ stranger: wheels ## install one driver's wheel in a fresh environment and run it
 	$(BIN)/python tests/repo/stranger.py dist
 
 bench: setup ## timings and memory, with the bounds of the design
-	$(BIN)/python -m tests.bench
+	@PYTHONPATH=tests $(BIN)/python -m bench
 
 fuzz: setup ## look for inputs that break something (SECONDS=300 in all, TARGET=one of tests/fuzz, SEED=)
 	@PYTHONPATH=tests nice $(BIN)/python -m fuzz $(if $(TARGET),--target $(TARGET)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))

@@ -1,4 +1,4 @@
-"""How long a claim takes: ``python tests/bench/bench_broker.py [DIRECTORY]``.
+"""How long a claim takes in the broker: ``python -m bench.bench_broker [DIRECTORY]``.
 
 The bound: p99 of a prepare within three durable writes of the disk plus 5 ms, the API server's own
 GET apart; and 64 claims at once share commits. DIRECTORY chooses the disk; the CDI directory stands
@@ -8,7 +8,6 @@ on it too, where a node has it on tmpfs.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -16,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.rows import Row, Told, percentile
 from broker_world import World, claim, prepare
 
 from hardpoint._core.broker import Broker
@@ -44,16 +42,7 @@ async def timed(call: Callable[[], Awaitable[object]], into: list[float]) -> Non
     into.append(1000 * (time.perf_counter() - start))
 
 
-def say(name: str, took: list[float], **more: object) -> None:
-    """Print one line: median, p99 and most, in milliseconds."""
-    took = sorted(took)
-    words = [f"{name:<22}", f"p50={statistics.median(took):.2f} ms"]
-    words += [f"p99={took[len(took) * 99 // 100]:.2f} ms", f"max={took[-1]:.2f} ms"]
-    words += [f"{key}={value}" for key, value in more.items()]
-    sys.stdout.write(" ".join(words) + "\n")
-
-
-async def one_after_the_other(world: World, broker: Broker) -> None:
+async def one_after_the_other(world: World, broker: Broker, tell: Told) -> None:
     """Time prepare, a repeated prepare, and unprepare."""
     first, again, back = list[float](), list[float](), list[float]()
     for number in range(ROUNDS):
@@ -62,12 +51,14 @@ async def one_after_the_other(world: World, broker: Broker) -> None:
         await timed(lambda wanted=wanted: prepare(broker, wanted), again)  # type: ignore[misc]
         await timed(lambda wanted=wanted: broker.unprepare(wanted.key), back)  # type: ignore[misc]
     disk = durable_write(world.state)
-    say("prepare", first, bound=f"{3 * disk + 5:.2f} ms", one_durable_write=f"{disk:.2f} ms")
-    say("prepare again", again)
-    say("unprepare", back)
+    tell(Row("one durable write of this disk, p99", disk, "ms"))
+    tell(Row("broker: prepare, p50", percentile(first, 50), "ms"))
+    tell(Row("broker: prepare, p99", percentile(first, 99), "ms", 3 * disk + 5))
+    tell(Row("broker: prepare again, p50", percentile(again, 50), "ms"))
+    tell(Row("broker: unprepare, p50", percentile(back, 50), "ms"))
 
 
-async def all_at_once(world: World, broker: Broker) -> None:
+async def all_at_once(world: World, broker: Broker, tell: Told) -> None:
     """Time 64 claims that arrive together, and how many commits they make."""
     commits = 0
     committed = broker._ledger._committer._committed
@@ -83,14 +74,16 @@ async def all_at_once(world: World, broker: Broker) -> None:
         for number in range(AT_ONCE):
             wanted = claim(f"many-{number}", f"card-{number}")
             tasks.start_soon(timed, lambda wanted=wanted: prepare(broker, wanted), took)
-    say(f"{AT_ONCE} at once", took, commits=commits)
+    tell(Row(f"broker: {AT_ONCE} claims at once, the last", max(took), "ms"))
+    tell(Row(f"broker: commits of {AT_ONCE} claims at once", commits))
     refreshed = list[float]()
     await timed(lambda: broker.refresh(world.offer()), refreshed)
-    say(f"refresh of {AT_ONCE}, same", refreshed)
+    tell(Row(f"broker: refresh of {AT_ONCE} holds, nothing new", refreshed[0], "ms"))
 
 
-async def main() -> None:
-    """Print every timing."""
+async def main() -> int:
+    """Print every timing; 1 where the bound is missed."""
+    tell = Told()
     base = sys.argv[1] if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory(dir=base) as root:
         world = World(Path(root))
@@ -99,9 +92,10 @@ async def main() -> None:
         del type(world.cards).prepare_device  # a driver of one's own takes its own time
         del type(world.cards).unprepare_device
         async with world.broker() as broker:
-            await one_after_the_other(world, broker)
-            await all_at_once(world, broker)
+            await one_after_the_other(world, broker, tell)
+            await all_at_once(world, broker, tell)
+    return 1 if tell.missed else 0
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    sys.exit(anyio.run(main))
