@@ -196,8 +196,14 @@ async def session_live(boot: str, anyio_backend: Any) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def live(session_live: Any) -> AsyncIterator[Any]:
+def settings() -> str:
+    """The agent's settings, in TOML; a module may have others."""
+    return ""
+
+
+@pytest.fixture
+async def live(session_live: Any, settings: str) -> AsyncIterator[Any]:
     """The agent, with all that a test claimed given back and plugged in again after it."""
-    await session_live.begin()
+    await session_live.begin(settings)
     yield session_live
     await session_live.end()

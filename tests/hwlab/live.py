@@ -72,6 +72,7 @@ class Live:
         self._claims: list[Claimed] = []
         self._plugged: dict[str, bool] = {}
         self._free: set[str] = set()
+        self._settings = ""
 
     # -- the agent --------------------------------------------------------------------------------
 
@@ -126,12 +127,12 @@ class Live:
         await self.stop()
         await self.start(settings)
 
-    async def begin(self) -> None:
-        """Begin a test: note what is plugged in and offered, and that the agent runs."""
-        if self._process is None:
-            await self.start()
+    async def begin(self, settings: str) -> None:
+        """Begin a test with an agent of these settings; note what is plugged in and offered."""
+        if self._process is None or self.config.read_text() != settings:
+            await self.restart(settings)
             await self.quiet()
-        self._plugged, self._free = await kernel.plugged(), self.free
+        self._plugged, self._free, self._settings = await kernel.plugged(), self.free, settings
 
     async def end(self) -> None:
         """End a test: give back and plug in what it left, then see that all is as before it."""
@@ -142,9 +143,7 @@ class Live:
                 await kernel.ctl("unplug" if state else "plug", name)
         self.witness.strays.clear()
         assert "Traceback" not in self.log, self.log[-8000:]
-        if self.config.read_text():
-            await self.stop()
-        elif self._process is not None:
+        if self._process is not None and self.config.read_text() == self._settings:
             assert self._process.returncode is None, self.log[-4000:]
             await self.until(
                 lambda: self.free == self._free, "as before", lambda: self.free ^ self._free

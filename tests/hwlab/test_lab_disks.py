@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Claimed, Live, numbered
+from hwlab.live import Live, nodes_of
 
 pytestmark = pytest.mark.boots("disks")
 
@@ -20,11 +18,8 @@ FREE = 12
 
 
 @pytest.fixture
-async def live(live: Live) -> Live:
-    await live.restart(ALLOW)
-    await live.until(lambda: disks(live), "disks are offered")
-    await live.quiet()
-    return live
+def settings() -> str:
+    return ALLOW
 
 
 def disks(live: Live) -> set[str]:
@@ -95,8 +90,7 @@ async def test_a_disk_that_is_mounted_after_it_was_offered_is_not_given(
 
 
 async def test_a_disk_that_is_swapped_to_leaves_and_comes_back(live: Live, boot: str) -> None:
-    disk = of("VIRTIO-SWAP") if Path("/dev/disk/by-id/virtio-VIRTIO-SWAP").exists() else "vda"
-    before = disks(live)
+    before, disk = disks(live), of("VIRTIO-SWAP")
     await kernel.run("swapoff", f"/dev/{disk}")
     try:
         await look(live)
@@ -104,43 +98,40 @@ async def test_a_disk_that_is_swapped_to_leaves_and_comes_back(live: Live, boot:
         (name,) = disks(live) - before
     finally:
         await kernel.run("swapon", f"/dev/{disk}")
-    await live.is_refused(name, "swap")
+    await live.is_refused(name, "swapped")
     await look(live)
     await live.until(lambda: disks(live) == before, "as before", lambda: disks(live))
 
 
-@asynccontextmanager
-async def held(live: Live, disk: str) -> AsyncIterator[Claimed]:
-    home = os.path.realpath(f"/sys/block/{disk}").partition("/host")[0].partition("/block/")[0]
-    claimed = await live.take(await device_of(live, disk), home)
-    yield claimed
-    await live.give_back(claimed)
-
-
 async def test_a_claim_follows_its_disk_to_another_letter(live: Live, boot: str) -> None:
-    ports = sorted(kernel.serial_ports("USB-TWIN"))
-    one, two = (kernel.disk_below(kernel.usb(port)) for port in ports)
-    async with held(live, one) as claimed:
-        await live.until_delivered(claimed, numbered, f"/dev/{one}")
-        for name in ("twin-0", "twin-1"):
-            await kernel.ctl("unplug", name)
-        await live.until_held_back(claimed)
-        for name in ("twin-1", "twin-0"):  # the letters go to whoever comes first
-            await kernel.ctl("plug", name)
+    first, second = sorted(kernel.serial_ports("USB-TWIN"))
+    before = [kernel.disk_below(kernel.usb(port)) for port in (first, second)]
+    name = await device_of(live, before[0])
+    claimed = await live.take(name, kernel.usb(first))
+    await live.until_delivered(claimed, nodes_of, kernel.usb(first))
+    for twin in ("twin-0", "twin-1"):
+        await kernel.ctl("unplug", twin)
+    await live.until_held_back(claimed)
+    for twin in ("twin-1", "twin-0"):  # the letters go to whoever comes first
+        await kernel.ctl("plug", twin)
 
-        now = kernel.disk_below(kernel.usb(ports[0]))
-        assert now != one
-        assert kernel.disk_below(kernel.usb(ports[1])) != two
-        await live.until_delivered(claimed, numbered, f"/dev/{now}")
-        assert live.witness.strays == {}
+    assert [kernel.disk_below(kernel.usb(port)) for port in (first, second)] != before
+    await live.until_delivered(claimed, nodes_of, kernel.usb(first))
+    assert live.witness.strays == {}
 
 
 async def test_a_disk_that_is_pulled_while_mounted_leaves_nothing(live: Live, boot: str) -> None:
     before = disks(live)
     await kernel.ctl("unplug", "data")
-    await live.quiet()
-
-    assert not disks(live) - before
+    try:
+        await live.quiet()
+        assert not disks(live) - before
+    finally:
+        await kernel.run("umount", "--lazy", "/srv/data")
+        await kernel.ctl("plug", "data")
+        await kernel.run("mount", f"/dev/{of('SCSI-DATA')}", "/srv/data")
+        await look(live)
+    await live.until(lambda: disks(live) == before, "as before", lambda: disks(live) ^ before)
 
 
 async def test_an_nvme_disk_comes_and_goes(live: Live, boot: str) -> None:

@@ -68,17 +68,13 @@ async def test_a_controller_that_falls_off_the_bus_takes_all_its_devices(
     await live.until(lambda: live.free == before, "all are back", lambda: live.free ^ before)
 
 
-async def test_the_parallel_port_is_one_device_until_its_module_goes(live: Live, boot: str) -> None:
-    ports = [
-        name
-        for name, device in live.published.items()
-        if "parport" in str(device["attributes"]) or device["attributes"].get("subsystem") == "lp"
-    ]
-    (name,) = ports
-    claimed = await live.take(name)
-    before = live.delivered(claimed)
-    assert "/dev/lp0" in before
+async def test_the_parallel_port_follows_its_modules(live: Live, boot: str) -> None:
+    claimed = await live.take("pnp-00-00")
+    both = numbered("/dev/parport0", "/dev/lp0")
+    await live.until_delivered(claimed, lambda: both)
     await kernel.run("modprobe", "-r", "lp")
-    await live.until(lambda: "/dev/lp0" not in live.delivered(claimed), "the printer is gone")
-    await kernel.run("modprobe", "lp")
-    await live.until_delivered(claimed, lambda: before)
+    try:
+        await live.until_delivered(claimed, numbered, "/dev/parport0")
+    finally:
+        await kernel.run("modprobe", "lp")
+    await live.until_delivered(claimed, lambda: both)
