@@ -363,6 +363,25 @@ def test_a_schema_in_other_digits_is_damage(tmp_path: Path) -> None:
     assert isinstance(ledger.damage, LedgerDamaged)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"tries INTEGER", b"tri\xffs INTEGER"), (b"WHEN EXISTS", b"WHEN exists")]
+)
+def test_a_ledger_whose_schema_says_another_thing_is_damage(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    Ledger(tmp_path).close()
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+    ledger = Ledger(tmp_path)
+    ledger.close()
+
+    assert isinstance(ledger.damage, LedgerDamaged)
+
+
 @pytest.mark.parametrize("guard", ["TRIGGER owners_alone", "INDEX one_owner"])
 def test_a_ledger_without_what_keeps_owners_apart_is_damage(tmp_path: Path, guard: str) -> None:
     Ledger(tmp_path).close()

@@ -110,19 +110,6 @@ _CONTRADICTIONS = {
 }
 
 
-_GUARDS = frozenset(
-    {
-        "one_hold",
-        "one_owner",
-        "owners_alone",
-        "owners_still_alone",
-        "parts_given_back",
-        "parts_taken",
-    }
-)
-"""Indexes and triggers that keep two owners from one part; a file without one keeps nobody."""
-
-
 def connect(path: Path) -> sqlite3.Connection:
     """Open a ledger that exists. Raises ``sqlite3.Error``."""
     address = f"file:{quote(str(path))}?mode=rw"
@@ -226,7 +213,7 @@ class LedgerFile:
                 raise LedgerDamaged(str(self.path), "the file is empty")
         try:
             with closing(connect(self.path)) as connection:
-                _examine(self.path, connection, len(self._steps))
+                _examine(self.path, connection, self._steps)
                 upgrade(connection, self._steps)
         except sqlite3.Error as error:
             raise told(self.path, error) from error
@@ -234,16 +221,16 @@ class LedgerFile:
             raise LedgerDamaged(str(self.path), "its schema cannot be read") from error
 
 
-def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
+def _examine(path: Path, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
     if _one(connection, "PRAGMA application_id") != _APPLICATION:
         raise LedgerDamaged(str(path), "it is not a ledger")
-    _examine_schema(path, connection, known)
+    schema = _examine_schema(path, connection, len(steps))
     problem = _one(connection, "PRAGMA integrity_check(1)")
     if problem != "ok":
         raise LedgerDamaged(str(path), str(problem))
-    there = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master")}
-    if not there >= _GUARDS:
-        raise LedgerDamaged(str(path), f"it lacks {', '.join(sorted(_GUARDS - there))}")
+    missing = _shape_of(steps, schema) - _shape(connection, exact=schema <= len(steps))
+    if missing:
+        raise LedgerDamaged(str(path), f"it lacks {', '.join(sorted(name for name, _ in missing))}")
     if connection.execute("PRAGMA foreign_key_check").fetchone():
         raise LedgerDamaged(str(path), "a hold without its claim, or a part without its hold")
     for query, what in _CONTRADICTIONS.items():
@@ -251,7 +238,7 @@ def _examine(path: Path, connection: sqlite3.Connection, known: int) -> None:
             raise LedgerDamaged(str(path), what)
 
 
-def _examine_schema(path: Path, connection: sqlite3.Connection, known: int) -> None:
+def _examine_schema(path: Path, connection: sqlite3.Connection, known: int) -> int:
     meta = {str(row[0]): str(row[1]) for row in connection.execute("SELECT key, value FROM meta")}
     schema, oldest = meta.get("schema", ""), meta.get("readable_by", meta.get("schema", ""))
     newest, needed = decimal(schema), decimal(oldest)
@@ -259,6 +246,32 @@ def _examine_schema(path: Path, connection: sqlite3.Connection, known: int) -> N
         raise LedgerDamaged(str(path), "it states no schema")
     if needed > known:
         raise LedgerTooNew(str(path), newest, known)
+    return newest
+
+
+def _shape_of(steps: Sequence[str], schema: int) -> set[tuple[str, str]]:
+    """Return what a file of a schema has: what keeps two owners from one part, among the rest."""
+    with closing(sqlite3.connect(":memory:")) as model:
+        for step in steps[:schema]:
+            for statement in _statements(step):
+                model.execute(statement)
+        return _shape(model, exact=schema <= len(steps))
+
+
+def _shape(connection: sqlite3.Connection, *, exact: bool) -> set[tuple[str, str]]:
+    """Return tables, indexes and triggers, each with its text if ``exact``, and every column.
+
+    Raises ``UnicodeDecodeError`` for a name that is no text.
+    """
+    found = connection.execute(
+        "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
+    ).fetchall()
+    shape = {(str(name), str(sql) if exact else "") for _, name, sql in found}
+    for table in [str(name) for kind, name, _ in found if kind == "table"]:
+        quoted = table.replace('"', '""')
+        columns = connection.execute(f'SELECT * FROM "{quoted}" LIMIT 0').description  # noqa: S608
+        shape |= {(f"{table}.{column[0]}", "") for column in columns}
+    return shape
 
 
 def upgrade(connection: sqlite3.Connection, steps: Sequence[str] = STEPS) -> None:
