@@ -25,7 +25,7 @@ from hardpoint._core.records import Record
 from hardpoint.allocation import Assignment, allocation_key, is_allocation
 from hardpoint.errors import HardpointError, HoldBusy
 from hardpoint.kubelet.pods import PodUse
-from hardpoint.model import ClaimKey, Offer
+from hardpoint.model import ClaimKey, HoldState, Offer
 
 _log = logging.getLogger("hardpoint.pods")
 
@@ -311,9 +311,11 @@ class PodWatch:
                 continue
             if record.claim.uid in listed.uids:
                 self._absence.seen(record)
-            elif self._absence.missed(record, begun) and await self._is_gone(record):
-                ending = self._around.holder.give_back(record)
-                if await self._try(f"{SOURCE} end of {record.claim.uid}", ending):
+                continue
+            ending = record.state is HoldState.RELEASING  # decided, and not undone yet
+            if ending or (self._absence.missed(record, begun) and await self._is_gone(record)):
+                work = self._around.holder.give_back(record)
+                if await self._try(f"{SOURCE} end of {record.claim.uid}", work):
                     self._around.board.clear_about(record.claim.uid)
 
     async def _is_gone(self, record: Record) -> bool:

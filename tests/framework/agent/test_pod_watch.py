@@ -1,0 +1,475 @@
+"""What follows from the kubelet's list of pods, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from broker_world import DOMAIN, World, claim, prepare
+from pod_world import CARD, Pods, Watched, assignment, watched
+
+from hardpoint._core.podwatch import own_pod
+from hardpoint.allocation import PodUser
+from hardpoint.errors import HoldError, HoldFailed, HookFault
+from hardpoint.kubelet.pods import HeldResource, PodUse
+from hardpoint.model import HoldState
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.card("card-a", 1)
+    made.card("card-b", 2)
+    return made
+
+
+@pytest.fixture
+def pods() -> Pods:
+    """A kubelet that knows a pod of the API server's."""
+    made = Pods()
+    made.has("bystander")
+    return made
+
+
+@asynccontextmanager
+async def serving(
+    world: World, pods: Pods, itself: tuple[str, str] | None = None
+) -> AsyncIterator[Watched]:
+    async with world.broker() as broker:
+        yield watched(world, broker, pods, itself)
+
+
+@asynccontextmanager
+async def holding(world: World, pods: Pods) -> AsyncIterator[Watched]:
+    """A card that a pod has, and a kubelet that has been listing it for a while."""
+    async with serving(world, pods) as one:
+        await one.allocate(assignment("card-a"))
+        pods.has("train", "card-a")
+        await one.settle()
+        yield one
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+async def test_a_hold_ends_after_two_good_reads_without_its_id(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        await one.look()
+        assert one.devices() == ["card-a"]
+        await one.look()
+        assert one.devices() == []
+
+        assert world.files() == []
+        assert world.cards.calls == ["prepare card-a", "unprepare card-a"]
+        await prepare(one.broker, claim("u1", "card-a"))
+    assert [event.facts["claim"] for event in world.told("allocation-ended")] == [
+        "hardpoint.dev/card/card-a"
+    ]
+
+
+async def test_two_reads_at_one_moment_count_once(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        await one.look()
+        await one.look(after=0.1)
+        assert one.devices() == ["card-a"]
+
+
+async def test_a_failed_read_is_none(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        await one.look()
+        pods.broken = "connection refused"
+        for _ in range(5):
+            assert not await one.look()
+        assert one.devices() == ["card-a"]
+        pods.broken = ""
+        await one.look()
+        assert one.devices() == []
+
+
+async def test_a_read_that_lists_it_starts_the_count_anew(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        await one.look()
+        pods.has("train", "card-a")
+        await one.look()
+        pods.gone("train")
+        await one.look()
+        assert one.devices() == ["card-a"]
+
+
+async def test_a_pod_that_is_being_admitted_is_not_listed_yet(world: World, pods: Pods) -> None:
+    async with serving(world, pods) as one:
+        await one.settle()
+        await one.allocate(assignment("card-a"))
+        for _ in range(8):
+            await one.look(after=1.5)
+        assert one.devices() == ["card-a"]
+
+
+async def test_asking_again_starts_anew_whoever_asks(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one, serving(world, Pods()) as other:
+        pods.gone("train")
+        await one.look()
+        await other.allocate(assignment("card-a"))
+        await one.look()
+        await one.look(after=9)
+        assert one.devices() == ["card-a"]
+        await one.look()
+        await one.look()
+        assert one.devices() == []
+
+
+async def test_a_hold_that_is_asked_for_while_it_is_being_ended_stays(
+    world: World, pods: Pods
+) -> None:
+    """The decision is made before the turn: what was written since counts."""
+    async with holding(world, pods) as one:
+        (record,) = await one.broker._ledger.read()
+        await one.allocate(assignment("card-a"))
+
+        assert not await one.broker.give_back(record)
+        assert one.devices() == ["card-a"]
+
+
+async def test_an_agent_that_does_not_write_ends_nothing(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        world.writing = lambda: False
+        one.watch._around = replace(one.watch._around, writing=lambda: False)
+        pods.gone("train")
+        for _ in range(5):
+            await one.look()
+        assert one.devices() == ["card-a"]
+
+
+async def test_claims_are_never_ended(world: World, pods: Pods) -> None:
+    async with serving(world, pods) as one:
+        await prepare(one.broker, claim("u1", "card-a"))
+        for _ in range(10):
+            await one.look()
+        assert one.devices() == ["card-a"]
+
+
+async def test_what_a_cancelled_call_left_half_done_ends_too(world: World, pods: Pods) -> None:
+    world.hooks.hanging.add("prepare_device")
+    async with serving(world, pods) as one:
+        with pytest.raises(HoldError):
+            await one.allocate(assignment("card-a"))
+        assert [hold.state for hold in one.broker.holds()] == [HoldState.PREPARING]
+        world.hooks.hanging.clear()
+        await one.settle()
+        await one.settle()
+        assert one.devices() == []
+
+
+async def test_a_driver_that_cannot_undo_is_asked_three_times_and_then_quarantined(
+    world: World, pods: Pods
+) -> None:
+    world.cards.faults["unprepare"] = HookFault("cards", "unprepare_device", "stuck")
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        for _ in range(3):
+            await one.look()
+        assert any("stuck" in entry.message for entry in one.board.entries)
+        await one.look()
+        assert ("hardpoint.dev", "card-a") in one.broker.quarantined()
+        assert one.shown() == ()
+        await one.look()
+        assert one.board.entries == ()
+
+
+# -- kubelets that do not know --------------------------------------------------------------------
+
+
+async def test_a_kubelet_that_was_started_anew_is_believed_after_a_while(
+    world: World, pods: Pods
+) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        await one.look()
+        pods.restart()
+        for _ in range(3):
+            await one.look()
+        assert one.devices() == ["card-a"]
+        for _ in range(3):
+            await one.look()
+        assert one.devices() == []
+
+
+async def test_a_kubelet_that_lists_no_pod_of_the_api_servers_is_not_believed(
+    world: World, pods: Pods
+) -> None:
+    """It has started while the API server is away: every container still runs."""
+    async with holding(world, pods) as one:
+        pods.restart()
+        pods.listed.clear()
+        pods.has("etcd-node-1")
+        for _ in range(20):
+            await one.look()
+        assert one.devices() == ["card-a"]
+        (said,) = one.board.entries
+        assert "no pod of the API server's" in said.message
+        assert "unknown" in one.watch.note()
+
+        pods.has("train", "card-a")
+        await one.look()
+        assert one.board.entries == ()
+        assert one.devices() == ["card-a"]
+
+
+async def test_a_node_of_static_pods_alone_is_believed_after_an_hour(
+    world: World, pods: Pods
+) -> None:
+    async with holding(world, pods) as one:
+        pods.restart()
+        pods.listed.clear()
+        await one.look()
+        await one.look(after=3600)
+        await one.look(after=30)
+        await one.look()
+        assert one.devices() == []
+
+
+async def test_a_list_without_the_agents_own_pod_is_never_believed(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods, itself=("ns", "hardpoint-x")) as one:
+        await one.allocate(assignment("card-a"))
+        for _ in range(10):
+            await one.look(after=1000)
+        assert one.devices() == ["card-a"]
+        assert "own pod ns/hardpoint-x" in one.board.entries[0].message
+        pods.has("hardpoint-x")
+        await one.settle()
+        assert one.devices() == []
+
+
+async def test_a_pod_that_the_list_lacks_is_asked_for_by_name(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        pods.named["train"] = pods.listed["train"]
+        pods.gone("train")
+        for _ in range(5):
+            await one.look()
+        assert one.devices() == ["card-a"]
+        del pods.named["train"]
+        await one.look()
+        await one.look()
+        assert one.devices() == []
+
+
+# -- what pods have -------------------------------------------------------------------------------
+
+
+async def test_what_a_pod_has_and_nothing_holds_is_held_again(world: World, pods: Pods) -> None:
+    odd = replace(assignment("card-a"), resource="acme.dev/stick", id="no name of ours")
+    async with serving(world, pods) as one:
+        one.watch.announce("acme.dev/stick", [odd])
+        one.watch.announce("acme.dev/stick", [])
+        pods.has("train", odd.id, resource=odd.resource)
+        await one.look()
+
+        (held,) = one.shown()
+        assert (held.resource, held.id, held.device) == (odd.resource, odd.id, "card-a")
+        assert held.users == (PodUser("ns", "train", "main"),)
+        with pytest.raises(HoldError):
+            await prepare(one.broker, claim("u1", "card-a"))
+        assert '"minor": 1,' in world.file(odd.key.uid)
+        (again,) = await one.allocate(odd)
+        assert again.cdi_ids == (f"hardpoint.dev/device={odd.key.uid}-card-a",)
+        pods.gone("train")
+        await one.settle()
+        await one.settle()
+        assert one.devices() == []
+
+
+async def test_ids_of_our_prefix_are_ours_before_their_frontend_runs(
+    world: World, pods: Pods
+) -> None:
+    pods.has("train", "card-a@grant-7")
+    async with serving(world, pods) as one:
+        await one.look()
+        assert [(held.id, held.device) for held in one.shown()] == [("card-a@grant-7", "card-a")]
+
+
+async def test_a_strangers_ids_are_not_ours(world: World, pods: Pods) -> None:
+    pods.has("train", "card-a", resource="nvidia.com/gpu")
+    pods.has("other", "card-zz", "", "@", "!!")
+    async with serving(world, pods) as one:
+        await one.look()
+        assert one.devices() == []
+
+
+async def test_a_device_that_somebody_else_has_by_now_is_told_of_and_kept(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods) as one:
+        await prepare(one.broker, claim("u1", "card-a"))
+        pods.has("train", "card-a")
+        await one.look()
+        assert sorted(hold.claim.uid for hold in one.broker.holds())[1] == "u1"
+        (twice,) = world.told("device-twice")
+        assert "ns/claim-u1" in twice.message
+
+
+async def test_a_pod_that_is_not_to_be_adopted_now_is_looked_at_again(
+    world: World, pods: Pods
+) -> None:
+    world.veto("card-a")
+    async with serving(world, pods) as one:
+        one.watch.announce(CARD, [assignment("card-a")])
+        pods.has("train", "card-a")
+        await one.look()
+        assert "not offered" in one.board.entries[0].message
+        world.card("card-a", 1)
+        await one.look()
+        assert one.devices() == ["card-a"]
+        assert one.board.entries == ()
+
+
+# -- a ledger that was lost -----------------------------------------------------------------------
+
+
+def lose(world: World) -> None:
+    for path in world.state.glob("ledger.db*"):
+        path.unlink()
+    for path in world.cdi.iterdir():
+        path.unlink()
+
+
+async def test_what_pods_have_is_held_again_before_anything_is_granted(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods) as one:
+        await one.allocate(replace(assignment("card-a"), resource="acme.dev/stick"))
+    pods.has("train", "card-a", resource="acme.dev/stick")
+    lose(world)
+
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        with pytest.raises(HoldError, match=r"acme\.dev/stick/card-a"):
+            await prepare(one.broker, claim("u1", "card-a"))
+        assert not one.broker.unknown
+
+
+async def test_nothing_is_granted_while_pods_cannot_be_read_and_after_a_while_it_is(
+    world: World, pods: Pods
+) -> None:
+    pods.broken = "no answer"
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        with pytest.raises(HoldFailed, match="not known yet") as refused:
+            await prepare(one.broker, claim("u1", "card-a"))
+        assert refused.value.reason == "unknown"
+        with pytest.raises(HoldFailed, match="not known yet"):
+            await one.allocate(assignment("card-b"))
+
+        one.clock.advance(30)
+        await one.broker.attend()
+        await prepare(one.broker, claim("u1", "card-a"))
+        assert one.board.entries[0].message.endswith("no answer")
+
+
+async def test_pods_that_answer_later_are_held_again_then(world: World, pods: Pods) -> None:
+    pods.broken = "no answer"
+    pods.has("train", "card-a")
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        pods.broken = ""
+        await one.broker.attend()
+        assert one.devices() == ["card-a"]
+        await prepare(one.broker, claim("u1", "card-b"))
+
+
+async def test_a_socket_that_is_not_there_is_not_waited_for(world: World) -> None:
+    pods = Pods(served=None, broken="there is no such socket")
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        await prepare(one.broker, claim("u1", "card-a"))
+
+
+async def test_a_hold_found_in_a_file_alone_is_named_by_who_has_it(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods) as one:
+        await one.allocate(assignment("card-a"))
+        await one.allocate(assignment("card-b"))
+    for path in world.state.glob("ledger.db*"):
+        path.unlink()
+    pods.has("train", "card-a")
+
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        await one.look()
+        assert [(held.resource, held.id) for held in one.shown()] == [(CARD, "card-a")]
+        await one.settle()
+        assert one.devices() == ["card-a"]
+
+
+# -- showing --------------------------------------------------------------------------------------
+
+
+async def test_users_are_shown_while_they_are_known(world: World, pods: Pods) -> None:
+    async with serving(world, pods) as one:
+        await one.allocate(assignment("card-a"))
+        assert [held.users for held in one.shown()] == [None]
+        two = tuple(HeldResource(container=n, resource=CARD, ids=("card-a",)) for n in "ab")
+        pods.listed["train"] = PodUse(namespace="ns", name="train", resources=two)
+        await one.look()
+        (held,) = one.shown()
+        assert held.users == (PodUser("ns", "train", "a"), PodUser("ns", "train", "b"))
+        assert [str(user) for user in held.users] == ["ns/train", "ns/train"]
+        pods.broken = "no answer"
+        await one.look()
+        assert one.shown() == (held,)
+        await one.look(after=61)
+        assert [held.users for held in one.shown()] == [None]
+
+
+async def test_pods_of_claims_are_known_too(world: World, pods: Pods) -> None:
+    pods.claims("train", "claim-u1", "card-a")
+    async with serving(world, pods) as one:
+        await prepare(one.broker, claim("u1", "card-a"))
+        await one.look()
+        assert one.watch.latest is not None
+        users = one.watch.latest.users(claim("u1").key, "card-a")
+        assert users == (PodUser("ns", "train", "main"),)
+        assert one.watch.latest.users(claim("u1").key, "card-b") == ()
+
+
+async def test_what_cannot_be_known_is_said_where_it_matters(world: World, pods: Pods) -> None:
+    pods.broken = "no answer"
+    async with serving(world, pods) as one:
+        await one.look()
+        assert len(one.board.entries) == 0
+        assert one.watch.note()["read"].endswith("no answer")
+        await one.allocate(assignment("card-a"))
+        await one.look()
+        said = one.board.entries[0]
+        assert (said.source, said.message.endswith("no answer")) == ("pod-resources", True)
+        assert "devices of pods that ended stay held" in said.cost
+        pods.broken = ""
+        await one.look()
+        assert one.board.entries == ()
+        assert one.watch.note() == {"read": "well"}
+
+
+async def test_nothing_is_read_while_nobody_holds_or_lists_anything(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods) as one:
+        assert not await one.watch._is_due(1)
+        await prepare(one.broker, claim("u1", "card-a"))
+        assert [await one.watch._is_due(count) for count in range(1, 7)] == [*[False] * 5, True]
+        one.watch.announce(CARD, [assignment("card-b")])
+        assert await one.watch._is_due(1)
+
+
+def test_the_agents_own_pod_is_known_by_both_of_its_names() -> None:
+    assert own_pod({"POD_NAME": "hp-x", "POD_NAMESPACE": "ns"}) == ("ns", "hp-x")
+    assert own_pod({"POD_NAME": "hp-x"}) is None
+    assert DOMAIN.resource_prefix == "hardpoint.dev"
