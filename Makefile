@@ -32,13 +32,13 @@ cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (roo
 	@PYTHONPATH=tests $(BIN)/python -m cluster $(if $(MACHINE),--machine $(MACHINE)) $(if $(NODES),--nodes $(NODES))
 
 test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version)
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster tests $(ARGS)
 
 bench-cluster: setup ## figures on a real Kubernetes node, into build/bench-cluster.json (root, a quiet machine)
 	@PYTHONPATH=tests $(BIN)/python -m cluster.bench
 
 test-hwlab: setup ## the agent on a real kernel with emulated hardware (today's machines; PROFILE=desktop, PROFILE=all)
-	$(BIN)/python -m pytest -m hwlab tests/hwlab
+	$(BIN)/python -m pytest -m hwlab tests/hwlab $(ARGS)
 
 lint: setup ## style
 	$(BIN)/ruff check .
