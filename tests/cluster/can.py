@@ -1,6 +1,6 @@
-"""``python -m cluster.can``: says why the tests on a real node cannot run here, and ends with 1 then.
+"""``python -m cluster.can``: says why no real node can be had here, and ends with 1 then.
 
-For CI, which runs them wherever they can run.
+For CI, which runs its tests wherever they can run.
 """
 
 from __future__ import annotations
