@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import anyio
 import cases_page
@@ -21,7 +22,9 @@ from pydantic_core import PydanticUndefined
 import hardpoint
 from hardpoint import agent, allocation, entry, errors, hookspecs, model, node, parameters
 from hardpoint import settings as settings_module
+from hardpoint._core.discovery import Plugin, installed
 from hardpoint._core.offline import described, start_plugins
+from hardpoint._where import Share
 from hardpoint.cli.attributes import EVERY_DEVICE
 from hardpoint.contract import Spec, spec_of
 from hardpoint.model import AttributeInfo
@@ -242,10 +245,12 @@ def settings() -> str:
     intro = _prose((inspect.getdoc(settings_module) or "").replace("Settings: one", "One", 1))
     parts = [f"{_NOTE}\n# Settings\n\n{intro}\n{_WHERE}{_EXAMPLE}"]
     parts += [_model(title, model) for title, model in _MODELS]
-    for plugin in start_plugins(AgentSettings(), Node(name="docs")).all:
+    everything = AgentSettings(frontends=tuple(installed("frontend")))
+    for plugin in start_plugins(everything, Node(name="docs")).all:
         for word, name in (("settings", "Settings"), ("claim parameters", "Parameters")):
             if found := getattr(plugin.loaded, name, None):
-                parts.append(_model(f"{word.capitalize()} of {plugin.role} {plugin.name}", found))
+                title = f"{word.capitalize()} of {plugin.role} {plugin.name}"
+                parts += [_model(title, found), *_lists(plugin, found)]
     return "".join(parts)
 
 
@@ -257,6 +262,15 @@ def _model(title: str, model: type[BaseModel]) -> str:
     about = _prose(inspect.getdoc(model) or "")
     head = "| key | meaning | default |\n| - | - | - |\n"
     return f"\n## {title}\n\n{about}\n\n{head}{''.join(rows)}"
+
+
+def _lists(plugin: Plugin, model: type[BaseModel]) -> Iterator[str]:
+    """Yield the tables of a section: ``[[frontend.deviceplugin.resources]]``."""
+    for name, field in model.model_fields.items():
+        for inner in get_args(field.annotation):
+            nested = isinstance(inner, type) and issubclass(inner, BaseModel)
+            if nested and all(each.description for each in inner.model_fields.values()):
+                yield _model(f"[[{plugin.role}.{plugin.name}.{name}]]", inner)
 
 
 def _default(value: object) -> str:
@@ -310,6 +324,7 @@ _MODELS = (
     ("[paths]", settings_module.PathSettings),
     ("[names.DRIVER]", settings_module.Names),
     ("[[rules]]", settings_module.Rule),
+    ("[frontend.NAME], where more than one runs", Share),
     ("[[nodes]]", settings_module.NodeSection),
     ("[log]", settings_module.LogSettings),
     ("[kube]", settings_module.KubeSettings),

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from hardpoint._where import Share, Where, fits, share_in
 from hardpoint.agent import Paths
 from hardpoint.attributes import LONGEST_NAME, attribute_name, is_label, is_subdomain
 from hardpoint.errors import BadSettings
@@ -138,7 +139,7 @@ class Rule(_Section):
 
     action: Literal["allow", "deny", "relabel"]
     """What happens to a device that matches. ``allow`` is what block devices need."""
-    where: Mapping[str, str | int | bool] = Field(min_length=1)
+    where: Where = Field(min_length=1)
     """What must match; ``false`` matches a device without that attribute."""
     reason: str = ""
     """With ``deny``: the sentence that ``devices --why`` shows."""
@@ -177,15 +178,7 @@ class Rule(_Section):
 
     def matches(self, facts: Mapping[str, AttributeValue]) -> bool:
         """Say whether a device with these facts is meant."""
-        return all(_matches(facts.get(key), wanted) for key, wanted in self.where.items())
-
-
-def _matches(found: AttributeValue | None, wanted: str | int | bool) -> bool:
-    if found is None:
-        return wanted is False
-    if isinstance(wanted, str):
-        return fnmatch.fnmatchcase(str(found), wanted)
-    return type(found) is type(wanted) and found == wanted
+        return fits(self.where, facts)
 
 
 class LogSettings(_Section):
@@ -256,7 +249,8 @@ class AgentSettings(_Section):
     driver: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """A section for each driver, checked by the driver's own model: ``[driver.usb]``."""
     frontend: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """A section for each frontend: ``[frontend.dra]``."""
+    """A section for each frontend: ``[frontend.dra]``. Which devices it offers, where more than one
+    runs, is said there too."""
     policy: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """A section for each policy."""
     rules: tuple[Rule, ...] = ()
@@ -278,6 +272,17 @@ class AgentSettings(_Section):
     def _valid_prefix(cls, value: str | None) -> str | None:
         return _prefix(value)
 
+    @field_validator("frontend")
+    @classmethod
+    def _shares(cls, value: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+        for name, section in value.items():
+            try:
+                share_in(section)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_context=False)[0]
+                raise ValueError(f"{name}.{_path(first['loc'])}: {first['msg']}") from error
+        return value
+
     @field_validator("node_name")
     @classmethod
     def _node(cls, value: str) -> str:
@@ -296,6 +301,10 @@ class AgentSettings(_Section):
             own.resource_prefix or (shared and self.resource_prefix) or base,
             own.cdi_vendor or (shared and self.cdi_vendor) or base,
         )
+
+    def share_of(self, frontend: str) -> Share:
+        """Return which devices a frontend offers."""
+        return share_in(self.frontend.get(frontend, {}))
 
     def agent_paths(self) -> Paths:
         """Return the directories as the agent hands them to frontends."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from hardpoint._core.absence import Pace
 from hardpoint._core.afterudev import AfterUdev
 from hardpoint._core.allocations import Allocations
 from hardpoint._core.broker import Broker
@@ -36,7 +37,7 @@ from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint._core.loopwatch import LoopWatch
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
-from hardpoint._core.offline import idle_sections, start_plugins
+from hardpoint._core.offline import idle_sections, shares, start_plugins
 from hardpoint._core.podsource import PodSource
 from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings, own_pod
 from hardpoint._core.ranking import Ranking
@@ -44,6 +45,7 @@ from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
 from hardpoint._core.scanner import Scanner
+from hardpoint._core.shares import TWO_FRONTENDS, FrontendView, Shares
 from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
@@ -87,6 +89,7 @@ class HardpointAgent:
         instance: str | None = None,
         plugins: Plugins | None = None,
         events: bool = True,
+        pace: Pace | None = None,
     ) -> None:
         self.settings, self.node = settings, node
         self.paths: Paths = settings.agent_paths()
@@ -94,6 +97,7 @@ class HardpointAgent:
         self.board = FaultBoard()
         self.plugins = plugins
         self._events = events and not node.recorded
+        self._pace = pace
         self._ready: set[str] = set()
         self._last_held: frozenset[object] = frozenset()
         self.started = anyio.Event()
@@ -110,6 +114,7 @@ class HardpointAgent:
         self._reporter: Reporter
         self._observers: Observers
         self._ranking: Ranking
+        self._shares: Shares
         self._stale_files = anyio.Event()
 
     # -- its life ---------------------------------------------------------------------------------
@@ -126,6 +131,8 @@ class HardpointAgent:
         locks = ClaimLocks(self.paths.state / "claims.lock")
         plugins = self.plugins or start_plugins(self.settings, self.node)
         self.plugins = plugins
+        self._shares = shares(self.settings, plugins)
+        self._shares.check()
         try:
             async with Relay(plugins, self.board) as self._relay:
                 self._wire(locks)
@@ -139,7 +146,9 @@ class HardpointAgent:
 
     def _wire(self, locks: ClaimLocks) -> None:
         self._scanner = Scanner(self._relay, self._on_listing)
-        self._offering = Offering(self._relay, self._scanner, self._facts, self._missing)
+        self._offering = Offering(
+            self._relay, self._scanner, self._facts, self._missing, shares=self._shares
+        )
         self._broker = Broker(
             node=self.node,
             hooks=self._relay,
@@ -172,7 +181,7 @@ class HardpointAgent:
             changed=self._on_pods,
         )
         itself = own_pod(os.environ)
-        self.pods = PodWatch(around, node=self.node.name, itself=itself)
+        self.pods = PodWatch(around, node=self.node.name, itself=itself, pace=self._pace)
         self._allocations = Allocations(
             self._broker, self._ledger, self.pods, pool=self.node.name, report=self.report
         )
@@ -257,7 +266,8 @@ class HardpointAgent:
             self.board.clear(f"{plugin} serve_frontend")
             self._reporter.touch()
 
-        return {"agent": self, "ready": ready}
+        view = FrontendView(self, plugin.removeprefix("frontend/"), self._shares)
+        return {"agent": view, "ready": ready}
 
     async def _take_over(self) -> None:
         """Once this agent is the one that writes, let the CDI files follow what it knows."""
@@ -308,9 +318,19 @@ class HardpointAgent:
         if old.complete:
             for what, name in difference(old, new):
                 self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
+        self._say_disputes(old, new)
         self._reporter.touch()
         if self.started.is_set() and self.writing() and _standing(old) != _standing(new):
             self._stale_files.set()
+
+    def _say_disputes(self, old: Offer, new: Offer) -> None:
+        """Put on the board what two frontends would offer, and take off what they no longer do."""
+        before, after = _disputes(old), _disputes(new)
+        for device in before.keys() - after.keys():
+            self.board.clear(f"settings: frontends of {device}")
+        for device, why in after.items() - before.items():
+            source = f"settings: frontends of {device}"
+            self.board.record(source, f"{device}: {why}", cost="it is offered through neither")
 
     async def _facts(self) -> Facts:
         return Facts(
@@ -457,6 +477,10 @@ def _standing(offer: Offer) -> object:
     """
     devices = {(o.domain.dra_driver, o.name): (o.device, ABSENT in o.taints) for o in offer.devices}
     return devices, frozenset(offer.withheld)
+
+
+def _disputes(offer: Offer) -> dict[str, str]:
+    return {one.subject: one.reason for one in offer.withheld if one.rule == TWO_FRONTENDS}
 
 
 _NOT_RUNNING = ("refused", "missing")

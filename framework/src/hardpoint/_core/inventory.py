@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hardpoint._core.judging import BAD_DEVICE, Facts, Verdict, verdict_on
 from hardpoint._core.rules import idle_rules
+from hardpoint._core.shares import Shares
 from hardpoint._core.subjects import concerns
 from hardpoint.attributes import publishable, with_hash
 from hardpoint.errors import BadValue
@@ -258,6 +259,12 @@ def _rivals(offered: Sequence[tuple[Offered, tuple[Part, ...]]]) -> Iterator[Off
         yield replace(one, taints=(*one.taints, RIVAL)) if taken else one
 
 
+def undisputed(built: Built, shares: Shares) -> Built:
+    """Withhold what two frontends would offer."""
+    devices, withheld = shares.judge(built.devices)
+    return replace(built, devices=devices, withheld=(*built.withheld, *withheld))
+
+
 def vetoed(built: Built, reasons: Mapping[str, str]) -> Built:
     """Withhold what policies veto; reasons by device name."""
     withheld = [
@@ -310,5 +317,6 @@ __all__ = [
     "difference",
     "idle_rules",
     "judge",
+    "undisputed",
     "vetoed",
 ]

@@ -25,11 +25,13 @@ from hardpoint._core.inventory import (
     assemble,
     held_names,
     judge,
+    undisputed,
     vetoed,
 )
 from hardpoint._core.judging import BAD_DEVICE, Facts
 from hardpoint._core.relay import Relay
 from hardpoint._core.scanner import Scanner
+from hardpoint._core.shares import Shares
 from hardpoint.errors import HardpointError
 from hardpoint.model import Condition, Health, Offer, Offered, Veto
 
@@ -57,9 +59,11 @@ class Offering:
         facts: Callable[[], Awaitable[Facts]],
         missing: Callable[[], Iterable[tuple[str, str]]] = tuple,
         clock: Callable[[], float] = time.monotonic,
+        shares: Shares | None = None,
     ) -> None:
         self._relay, self._scanner, self._facts = relay, scanner, facts
         self._missing, self._clock = missing, clock
+        self._shares = shares or Shares({})
         self._board: FaultBoard = relay.board
         self.offer = Offer(generation=0, complete=False)
         self.health: dict[tuple[str, str], Health] = {}
@@ -150,7 +154,8 @@ class Offering:
         now = self._clock()
         facts = replace(await self._facts(), health=dict(self.health), now=now)
         listings = list(self._scanner.listings.values())
-        built = assemble([await self._judged_of(each, facts) for each in listings], facts)
+        judged = [await self._judged_of(each, facts) for each in listings]
+        built = undisputed(assemble(judged, facts), self._shares)
         self._say_problems(built)
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
         complete = self._scanner.complete or self._first_second_over

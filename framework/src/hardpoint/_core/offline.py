@@ -19,13 +19,16 @@ from hardpoint._core.discovery import (
     unknown_sections,
 )
 from hardpoint._core.faults import FaultBoard, FaultEntry
-from hardpoint._core.inventory import Facts, Listing, as_offer, build, idle_rules
+from hardpoint._core.inventory import Facts, Listing, as_offer, build, idle_rules, undisputed
 from hardpoint._core.relay import Relay
+from hardpoint._core.shares import Shares
+from hardpoint._where import SHARE_KEYS
 from hardpoint.model import AttributeInfo, AttributeType, Offer
 from hardpoint.node import Node
 from hardpoint.platform import Platform
 from hardpoint.settings import AgentSettings
 
+_WOULD_RUN = ("installed", "running")
 _COSTS = {
     "driver": "its devices are left out",
     "policy": "the agent offers nothing while it does not run",
@@ -61,8 +64,18 @@ def choices(settings: AgentSettings) -> dict[str, Choice]:
 
 def sections(settings: AgentSettings, role: str) -> Mapping[str, Mapping[str, object]]:
     """Return the sections of the settings for plugins of a role, by name."""
-    tables = {"driver": settings.driver, "policy": settings.policy, "frontend": settings.frontend}
-    return tables[role]
+    if role == "frontend":
+        return {
+            name: {key: value for key, value in section.items() if key not in SHARE_KEYS}
+            for name, section in settings.frontend.items()
+        }
+    return {"driver": settings.driver, "policy": settings.policy}[role]
+
+
+def shares(settings: AgentSettings, plugins: Plugins) -> Shares:
+    """Return which devices each frontend offers that runs, or would if it were asked to."""
+    would = (p.name for p in plugins.all if p.role == "frontend" and p.state in _WOULD_RUN)
+    return Shares.of(settings, would)
 
 
 def start_plugins(
@@ -93,7 +106,7 @@ async def look(node: Node, settings: AgentSettings) -> Look:
         rules=settings.rules,
         now=now,
     )
-    built = build(listings, facts)
+    built = undisputed(build(listings, facts), shares(settings, plugins))
     for driver, device, problem in built.problems:
         board.record(f"driver/{driver} {device} {problem.field}", str(problem), "left out")
     offer = as_offer(built, Offer(generation=0), complete=True)

@@ -9,14 +9,19 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_origin
 
 import anyio
+from pydantic import BaseModel
 
-from hardpoint._core.offline import look, start_plugins
+from hardpoint._core.discovery import Plugins
+from hardpoint._core.offline import look, shares, start_plugins
+from hardpoint._core.shares import TWO_FRONTENDS
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import container_runtime
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
 from hardpoint.cli.output import as_json, table
+from hardpoint.errors import BadSettings
 from hardpoint.model import NodeType, Offer
 from hardpoint.settings import AgentSettings
 
@@ -187,6 +192,7 @@ def _plugins(settings: AgentSettings) -> Iterator[Finding]:
         if plugin.state in ("refused", "missing"):
             level = "fail" if plugin.role == "policy" else "warn"
             yield Finding(level, plugin.id, f"{plugin.state}: {plugin.reason}", "hardpoint plugins")
+    yield from _frontends(settings, plugins)
     for role in ("driver", "frontend"):
         names = ", ".join(p.name for p in plugins.running(role))
         if names:
@@ -195,8 +201,33 @@ def _plugins(settings: AgentSettings) -> Iterator[Finding]:
             yield Finding("fail", f"{role}s", "none runs", f"install a {role} package")
 
 
+def _frontends(settings: AgentSettings, plugins: Plugins) -> Iterator[Finding]:
+    """Say what is in force of each frontend's settings, and whether they leave each other room."""
+    for plugin in plugins.running("frontend"):
+        words = ", ".join(_in_force(getattr(plugin.instance, "settings", None)))
+        if words:
+            yield Finding("ok", plugin.id, f"settings in force: {words}")
+    try:
+        shares(settings, plugins).check()
+    except BadSettings as error:
+        yield Finding("fail", "frontends", str(error), "the agent does not start with this")
+
+
+def _in_force(settings: object) -> Iterator[str]:
+    """Yield what a plugin goes by: choices, numbers, yes and no. Texts may be secrets."""
+    if not isinstance(settings, BaseModel):
+        return
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if get_origin(field.annotation) is Literal or isinstance(value, bool | int | float):
+            yield f"{name} = {value}"
+
+
 def _settings(settings: AgentSettings) -> Iterator[Finding]:
     found = anyio.run(look, this_machine(settings), settings)
+    for one in found.offer.withheld:
+        if one.rule == TWO_FRONTENDS:
+            yield Finding("fail", one.subject, one.reason, "it is offered through neither")
     for note in found.notes:
         yield Finding("warn", "settings", note, "correct it, or take it out")
     if not found.notes:

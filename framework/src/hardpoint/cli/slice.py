@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.offline import look, start_plugins
+from hardpoint._core.offline import look, shares, start_plugins
 from hardpoint._core.relay import Relay
+from hardpoint._core.shares import Shares
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.output import as_json, fail
+from hardpoint.errors import HardpointError
+from hardpoint.model import Offer
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
 
@@ -52,10 +56,20 @@ async def _objects(
     found = await look(node, settings)
     plugins, board = start_plugins(settings, node, roles=("frontend",)), FaultBoard()
     async with Relay(plugins, board) as relay:
-        answers = await relay.gather("preview_offer", offer=found.offer, version=version)
+        answers = await _previews(relay, shares(settings, plugins), found.offer, version)
     refused = [f"{p.id}: {p.reason}" for p in plugins.all if p.state in ("refused", "missing")]
     faults = [f"{e.source}: {e.message}" for e in (*found.faults, *board.entries)]
-    return [each for answer in answers.values() for each in answer], refused + faults
+    return [each for answer in answers for each in answer], refused + faults
+
+
+async def _previews(relay: Relay, shares: Shares, offer: Offer, version: str) -> list[Any]:
+    """Ask each frontend for what it would write of the devices that it offers."""
+    answers = []
+    for plugin in relay.implementations("preview_offer"):
+        view = shares.view(plugin.removeprefix("frontend/"), offer)
+        with suppress(HardpointError):  # it is on the board
+            answers.append(await relay.plugin("preview_offer", plugin, offer=view, version=version))
+    return answers
 
 
 def _yaml(value: Any) -> str:
