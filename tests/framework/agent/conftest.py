@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from hardpoint import Device, Health, Hold, hookimpl
+from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint.model import Allotment, Claim, ClaimKey, Condition, Offer
@@ -67,13 +68,17 @@ class World:
         return AgentSettings(paths=self.paths, node_name="node-1", **values)
 
     @asynccontextmanager
-    async def agent(self, *more: Plugin, **values: Any) -> AsyncIterator[HardpointAgent]:
+    async def agent(
+        self, *more: Plugin, pace: Pace | None = None, **values: Any
+    ) -> AsyncIterator[HardpointAgent]:
         node = self.machine.node()
         plugins = Plugins([Plugin("driver", "radios", loaded=self.driver), *more])
         for plugin in plugins.all:
             if plugin.state == "installed":
                 plugins.start(plugin, node, {})
-        agent = HardpointAgent(self.settings(**values), node, instance="", plugins=plugins)
+        agent = HardpointAgent(
+            self.settings(**values), node, instance="", plugins=plugins, pace=pace
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(agent.run)
             with anyio.fail_after(10):

@@ -1,14 +1,19 @@
-"""``hardpoint holds``: which claim holds which device, and for how long."""
+"""``hardpoint holds``: which claim holds which device, for how long, and which pods have it.
+
+An extended resource that the kubelet gave out stands where a claim's namespace and name would.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hardpoint._core.ledger import read_records
 from hardpoint._core.records import Record
+from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.output import as_json, table
 
@@ -26,17 +31,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the ledger and print."""
-    records = read_records(settings_of(arguments).paths.state)
+    state = settings_of(arguments).paths.state
+    records, pods = read_records(state), pods_of(state)
     if arguments.device:
         records = tuple(r for r in records if r.device.name == arguments.device)
     if arguments.json:
-        as_json([record_json(record) for record in records])
+        as_json([{**record_json(record), "pods": pods.get(_who(record))} for record in records])
     else:
-        _print(records, arguments.device)
+        _print(records, pods, arguments.device)
     return 3 if arguments.device and not records else 0
 
 
-def _print(records: Sequence[Record], device: str | None) -> None:
+def pods_of(state: Path) -> dict[tuple[str, str], list[str] | None]:
+    """Return which pods have what, by the hold's UID and device, as the agent that runs says.
+
+    None, or left out, is not known: the kubelet does not say, or no agent asks it.
+    """
+    if not agent_runs(state):
+        return {}
+    holds = read_status(state).get("holds", ())
+    return {(one.get("uid", ""), one["device"]): one.get("pods") for one in holds}
+
+
+def _who(record: Record) -> tuple[str, str]:
+    return record.claim.uid, record.device.name
+
+
+def _pods(pods: list[str] | None) -> str:
+    if pods is None:
+        return "?"
+    return " ".join(pods) or "none"
+
+
+def _print(
+    records: Sequence[Record],
+    pods: Mapping[tuple[str, str], list[str] | None],
+    device: str | None,
+) -> None:
     rows = [
         (
             r.device.name,
@@ -44,12 +75,13 @@ def _print(records: Sequence[Record], device: str | None) -> None:
             r.allotment.request,
             "releasing" if r.retired and r.state.value == "held" else r.state.value,
             age(r.created),
+            _pods(pods.get(_who(r))),
             r.claim.uid,
         )
         for r in records
     ]
     empty = f"Nobody holds {device}." if device else "No claim holds a device."
-    table(("device", "claim", "request", "state", "age", "uid"), rows, empty)
+    table(("device", "claim", "request", "state", "age", "pods", "uid"), rows, empty)
 
 
 def record_json(record: Record) -> dict[str, Any]:
