@@ -13,6 +13,7 @@ from hardpoint.errors import CallFailed, HoldConflict, HoldFailed, TryAgain
 from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as pb
 from hardpoint.model import Condition, DeviceNode, Domain, Effect, Health, Offered, Taint, Topology
 from hardpoint.testing.cdi import CdiRegistry
+from hardpoint.testing.kubelet import Container, Pod, PodFailed
 from hardpoint_deviceplugin.kept import FILE
 
 field_case = pytest.mark.field_case
@@ -27,16 +28,16 @@ async def test_the_list_follows_the_offer_whole_each_time(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
         world.agent.show(radio("radio-0"), radio("radio-1"))
-        await world.kubelet.until_listed(RADIO, "radio-0", "radio-1")
+        await world.until_listed(RADIO, "radio-0", "radio-1")
         world.agent.show(radio("radio-1"))
-        known = await world.kubelet.until_listed(RADIO, "radio-1")
+        await world.until_listed(RADIO, "radio-1")
 
-        assert [sorted(one) for one in known.lists] == [
+        assert [sorted(one) for one in world.lists[RADIO]] == [
             ["radio-0"],
             ["radio-0", "radio-1"],
             ["radio-1"],
         ]
-        assert world.kubelet.registered == [RADIO]
+        assert world.registered == [RADIO]
 
 
 async def test_nothing_is_sent_while_nothing_changes_for_the_kubelet(world: World) -> None:
@@ -44,9 +45,9 @@ async def test_nothing_is_sent_while_nothing_changes_for_the_kubelet(world: Worl
     async with world.serving():
         world.agent.show(radio("radio-0", attributes={"channel": 8}))
         world.agent.show(radio("radio-0"), radio("radio-1"))
-        known = await world.kubelet.until_listed(RADIO, "radio-0", "radio-1")
+        await world.until_listed(RADIO, "radio-0", "radio-1")
 
-        assert len(known.lists) == 2
+        assert len(world.lists[RADIO]) == 2
 
 
 async def test_a_device_that_falls_ill_is_unhealthy_and_healthy_when_it_is_well(
@@ -56,24 +57,24 @@ async def test_a_device_that_falls_ill_is_unhealthy_and_healthy_when_it_is_well(
     async with world.serving():
         world.agent.set_health("radio-0", Health(Condition.UNHEALTHY, "no carrier"))
         await world.kubelet.until(
-            lambda: world.kubelet.listed(RADIO) == {"radio-0": "Unhealthy", "radio-1": "Healthy"}
+            lambda: world.health() == {"radio-0": "Unhealthy", "radio-1": "Healthy"}
         )
         world.agent.set_health("radio-0", Health(Condition.HEALTHY))
-        await world.kubelet.until(lambda: set(world.kubelet.listed(RADIO).values()) == {"Healthy"})
+        await world.kubelet.until(lambda: set(world.health().values()) == {"Healthy"})
 
 
 @field_case("A16")
 async def test_a_device_that_left_its_holder_stays_listed_and_is_not_healthy(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
-        await world.kubelet.allocate(RADIO, ["radio-0"])
+        await world.allocate(RADIO, ["radio-0"])
         absent = Taint("absent", Effect.NO_EXECUTE)
         world.agent.show(
             Offered(
                 device=radio("radio-0"), domain=DOMAIN, taints=(absent,), held=True, claimable=False
             )
         )
-        await world.kubelet.until(lambda: world.kubelet.listed(RADIO) == {"radio-0": "Unhealthy"})
+        await world.kubelet.until(lambda: world.health() == {"radio-0": "Unhealthy"})
 
 
 async def test_numa_nodes_are_those_of_the_machine(world: World) -> None:
@@ -82,9 +83,10 @@ async def test_numa_nodes_are_those_of_the_machine(world: World) -> None:
     here, elsewhere = radio("radio-0", topology=Topology(1)), radio("radio-1", topology=Topology(2))
     world.agent.show(here, elsewhere)
     async with world.serving():
-        known = await world.kubelet.until_listed(RADIO, "radio-0", "radio-1")
+        await world.until_listed(RADIO, "radio-0", "radio-1")
 
-        assert [[node.ID for node in one.topology.nodes] for one in known.devices] == [[1], []]
+        listed = world.kubelet.listed(RADIO)
+        assert (listed["radio-0"].numa, listed["radio-1"].numa) == ((1,), ())
 
 
 async def test_ids_are_the_same_after_a_restart(world: World) -> None:
@@ -92,13 +94,11 @@ async def test_ids_are_the_same_after_a_restart(world: World) -> None:
         Offered(device=radio(f"radio-{n}"), domain=DOMAIN, allocation="a1" * n) for n in range(3)
     ]
     world.agent.show(*grants)
-    lists = []
     for _ in range(2):
         async with world.serving():
-            known = await world.kubelet.until_listed(RADIO, "radio-0", "radio-1@a1", "radio-2@a1a1")
-            lists.append(known.lists[-1])
+            await world.until_listed(RADIO, "radio-0", "radio-1@a1", "radio-2@a1a1")
 
-    assert lists[0] == lists[1]
+    assert world.lists[RADIO][0] == world.lists[RADIO][-1]
 
 
 # -- allocations ----------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ async def test_ids_are_the_same_after_a_restart(world: World) -> None:
 async def test_a_pod_gets_the_cdi_names_of_what_it_was_given(world: World) -> None:
     world.agent.show(radio("radio-0"), radio("radio-1"))
     async with world.serving():
-        answer = await world.kubelet.allocate(RADIO, ["radio-1"])
+        answer = await world.allocate(RADIO, ["radio-1"])
 
         (container,) = answer.container_responses
         names = [one.name for one in container.cdi_devices]
@@ -125,7 +125,7 @@ async def test_a_pod_gets_the_cdi_names_of_what_it_was_given(world: World) -> No
 async def test_containers_of_one_call_are_held_together_and_answered_in_order(world: World) -> None:
     world.agent.show(*(radio(f"radio-{n}") for n in range(3)))
     async with world.serving():
-        answer = await world.kubelet.allocate(RADIO, ["radio-2", "radio-0"], ["radio-1"], [])
+        answer = await world.allocate(RADIO, ["radio-2", "radio-0"], ["radio-1"], [])
 
         assert [dict(one.envs) for one in answer.container_responses] == [
             {"HARDPOINT_RADIO_2": "radio-2", "HARDPOINT_RADIO_0": "radio-0"},
@@ -139,7 +139,7 @@ async def test_where_one_device_is_not_to_be_had_none_is_held(world: World) -> N
     world.agent.show(radio("radio-0"))
     async with world.serving():
         with pytest.raises(CallFailed, match="has no device radio-9"):
-            await world.kubelet.allocate(RADIO, ["radio-0"], ["radio-9"])
+            await world.allocate(RADIO, ["radio-0"], ["radio-9"])
 
         assert world.agent.allocations() == ()
 
@@ -148,11 +148,11 @@ async def test_where_one_device_is_not_to_be_had_none_is_held(world: World) -> N
 async def test_what_is_held_is_answered_again_as_before(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
-        first = await world.kubelet.allocate(RADIO, ["radio-0"])
+        first = await world.allocate(RADIO, ["radio-0"])
         await world.kubelet.restart()
-        await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
 
-        assert await world.kubelet.allocate(RADIO, ["radio-0"]) == first
+        assert await world.allocate(RADIO, ["radio-0"]) == first
 
 
 @field_case("A09")
@@ -169,10 +169,10 @@ async def test_what_the_list_says_is_not_healthy_is_refused_with_the_reason(
 ) -> None:
     world.agent.show(Offered(device=radio("radio-0"), domain=DOMAIN, **facts))
     async with world.serving():
-        await world.kubelet.until_listed(RADIO, "radio-0")
-        assert world.kubelet.listed(RADIO) == {"radio-0": "Unhealthy"}
+        await world.until_listed(RADIO, "radio-0")
+        assert world.health() == {"radio-0": "Unhealthy"}
         with pytest.raises(CallFailed, match=said):
-            await world.kubelet.allocate(RADIO, ["radio-0"])
+            await world.allocate(RADIO, ["radio-0"])
 
         assert world.agent.allocated == []
 
@@ -183,16 +183,16 @@ async def test_a_device_that_another_resource_still_holds_is_not_listed_as_healt
 ) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
-        await world.kubelet.allocate(RADIO, ["radio-0"])
-        assert world.kubelet.listed(RADIO) == {"radio-0": "Healthy"}
+        await world.allocate(RADIO, ["radio-0"])
+        assert world.health() == {"radio-0": "Healthy"}
     renamed = "example.com/radio"
     async with world.serving(names={"radio": renamed}):
-        await world.kubelet.until_listed(renamed, "radio-0")
-        assert world.kubelet.listed(renamed) == {"radio-0": "Unhealthy"}
+        await world.until_listed(renamed, "radio-0")
+        assert world.health(renamed) == {"radio-0": "Unhealthy"}
 
         world.agent.end(RADIO, "radio-0")
         world.agent.show(radio("radio-0"))
-        await world.kubelet.until(lambda: world.kubelet.listed(renamed) == {"radio-0": "Healthy"})
+        await world.kubelet.until(lambda: world.health(renamed) == {"radio-0": "Healthy"})
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_what_the_agent_refuses_is_refused_in_its_words(
     async with world.serving():
         world.agent.refuse = error
         with pytest.raises(CallFailed, match=said) as raised:
-            await world.kubelet.allocate(RADIO, ["radio-0"])
+            await world.allocate(RADIO, ["radio-0"])
 
         assert raised.value.code == code
 
@@ -218,9 +218,9 @@ async def test_what_the_agent_refuses_is_refused_in_its_words(
 async def test_shares_of_one_device_go_to_as_many_containers(world: World) -> None:
     world.agent.show(radio("radio-0", shareable=True))
     async with world.serving(resources=[SHARED | {"replicas": 2}]):
-        await world.kubelet.until_listed(SHARED["name"], "radio-0::0", "radio-0::1")
+        await world.until_listed(SHARED["name"], "radio-0::0", "radio-0::1")
         for share in ("radio-0::0", "radio-0::1"):
-            await world.kubelet.allocate(SHARED["name"], [share])
+            await world.allocate(SHARED["name"], [share])
 
         assert [one.device for one in world.agent.allocations()] == ["radio-0", "radio-0"]
 
@@ -229,12 +229,85 @@ async def test_without_cdi_a_pod_gets_nodes(world: World) -> None:
     node = DeviceNode(path="/dev/ttyUSB0", major=188, minor=0)
     world.agent.show(radio("radio-0", nodes=(node,)))
     async with world.serving(devices="specs"):
-        answer = await world.kubelet.allocate(RADIO, ["radio-0"])
+        answer = await world.allocate(RADIO, ["radio-0"])
 
         (container,) = answer.container_responses
         assert [one.host_path for one in container.devices] == ["/dev/ttyUSB0"]
         assert not container.cdi_devices
         assert "without CDI" in str(world.agent.notes["frontend/deviceplugin"]["devices"])
+
+
+# -- pods -----------------------------------------------------------------------------------------
+
+
+def pod(name: str, count: int = 1, **more: Any) -> Pod:
+    return Pod(name=name, containers=(Container(name="main", resources={RADIO: count}, **more),))
+
+
+async def test_a_pod_keeps_what_it_has_through_every_restart(world: World) -> None:
+    world.agent.show(radio("radio-0"), radio("radio-1"))
+    async with world.serving():
+        await world.kubelet.until_allocatable(RADIO, 2)
+        (had,) = await world.kubelet.admit(pod("train"))
+        before = await world.kubelet.run(pod("train"))
+        await world.kubelet.restart()
+        await world.kubelet.until_allocatable(RADIO, 2)
+    async with world.serving():
+        await world.kubelet.until_allocatable(RADIO, 2)
+
+        assert await world.kubelet.run(pod("train")) == before
+        (other,) = await world.kubelet.admit(pod("other"))
+        assert set(other.ids).isdisjoint(had.ids)
+        assert len(world.agent.allocated) == 2
+
+
+async def test_an_init_container_and_the_main_one_share_a_device(world: World) -> None:
+    world.agent.show(radio("radio-0"))
+    both = Pod(
+        name="both",
+        containers=(
+            Container(name="init", resources={RADIO: 1}, init=True),
+            Container(name="main", resources={RADIO: 1}),
+        ),
+    )
+    async with world.serving():
+        await world.kubelet.until_allocatable(RADIO, 1)
+        init, main = await world.kubelet.admit(both)
+
+        assert init.ids == main.ids == ("radio-0",)
+        assert init.cdi_ids == main.cdi_ids
+
+
+@field_case("A01")
+async def test_pods_are_admitted_as_soon_as_the_first_list_is_there(world: World) -> None:
+    world.agent.show(radio("radio-0"))
+    with pytest.raises(PodFailed):
+        await world.kubelet.admit(pod("early"))
+    async with world.serving():  # ready once the kubelet listens
+        await world.kubelet.until_allocatable(RADIO, 1)
+        (one,) = await world.kubelet.admit(pod("later"))
+
+        assert one.ids == ("radio-0",)
+
+
+async def test_a_pod_that_needs_more_than_there_is_fails_alone(world: World) -> None:
+    world.agent.show(radio("radio-0"), radio("radio-1"))
+    async with world.serving():
+        await world.kubelet.until_allocatable(RADIO, 2)
+        with pytest.raises(PodFailed, match="Requested: 3, Available: 2"):
+            await world.kubelet.admit(pod("greedy", 3))
+        (one,) = await world.kubelet.admit(pod("modest", 2))
+
+        assert one.ids == ("radio-0", "radio-1")
+
+
+async def test_the_kubelet_takes_what_goes_together(world: World) -> None:
+    world.agent.show(*(radio(f"radio-{n}", topology=Topology(n % 2)) for n in range(6)))
+    async with world.serving():
+        await world.kubelet.until_allocatable(RADIO, 6)
+        (one,) = await world.kubelet.admit(pod("pair", 3))
+
+        assert len({int(id_[-1]) % 2 for id_ in one.ids}) == 1
 
 
 # -- what the agent hears -------------------------------------------------------------------------
@@ -248,7 +321,7 @@ async def test_the_agent_hears_of_every_id_before_the_kubelet_does(world: World)
         (announced,) = world.agent.announced[RADIO]
         assert (announced.id, announced.device) == ("radio-0@a1", "radio-0")
 
-        await world.kubelet.allocate(RADIO, ["radio-0@a1"])
+        await world.allocate(RADIO, ["radio-0@a1"])
         (allocation,) = world.agent.allocations()
         assert allocation.id == "radio-0@a1"
 
@@ -271,7 +344,7 @@ async def test_a_selector_that_fails_is_said_until_it_does_not(world: World) -> 
         assert list(world.agent.faults) == ["settings of resource example.com/seven"]
 
         world.agent.show(radio("radio-0", attributes={"channel": 7}))
-        await world.kubelet.until_listed("example.com/seven", "radio-0")
+        await world.until_listed("example.com/seven", "radio-0")
         assert world.agent.faults == {}
 
 
@@ -282,15 +355,15 @@ async def test_a_selector_that_fails_is_said_until_it_does_not(world: World) -> 
 async def test_before_a_name_goes_its_list_is_empty_for_a_while(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving(linger=0.3):
-        known = await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
         world.agent.show()
-        await world.kubelet.until_listed(RADIO)
-        assert not known.ended
-        await world.kubelet.until(lambda: known.ended)
+        await world.until_listed(RADIO)
+        await world.kubelet.until(lambda: world.kubelet.plugins.newest(RADIO) is None)
 
-        assert known.lists == [{"radio-0": "Healthy"}, {}]
+        assert world.lists[RADIO] == [{"radio-0": "Healthy"}, {}]
+        assert world.kubelet.capacity(RADIO) == 0
         world.agent.show(radio("radio-0"))
-        await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
 
 
 @field_case("A15")
@@ -300,11 +373,11 @@ async def test_a_name_that_the_settings_no_longer_have_is_emptied_after_a_restar
     world.agent.show(radio("radio-0"))
     kept = world.agent.paths.state / FILE
     async with world.serving():
-        await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
     async with world.serving(linger=0.3, names={"radio": "example.com/radio"}):
-        await world.kubelet.until_listed("example.com/radio", "radio-0")
-        known = await world.kubelet.until_listed(RADIO)
-        await world.kubelet.until(lambda: known.ended)
+        await world.until_listed("example.com/radio", "radio-0")
+        await world.until_listed(RADIO)
+        await world.kubelet.until(lambda: world.kubelet.plugins.newest(RADIO) is None)
         await world.agent.until(lambda: RADIO not in world.agent.notes["frontend/deviceplugin"])
 
     assert json.loads(kept.read_text()) == ["example.com/radio"]
@@ -314,11 +387,11 @@ async def test_a_device_that_is_back_in_time_keeps_its_name(world: World) -> Non
     world.agent.show(radio("radio-0"))
     async with world.serving():
         world.agent.show()
-        await world.kubelet.until_listed(RADIO)
+        await world.until_listed(RADIO)
         world.agent.show(radio("radio-0"))
-        await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
 
-        assert world.kubelet.registered == [RADIO]
+        assert world.registered == [RADIO]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '[1, null, "kubernetes.io/x"]', "\xff", "[" * 5000])
@@ -327,9 +400,9 @@ async def test_a_file_of_names_that_is_not_ours_costs_nothing(world: World, text
     (world.agent.paths.state / FILE).write_bytes(text.encode("latin-1"))
     world.agent.show(radio("radio-0"))
     async with world.serving():
-        await world.kubelet.until_listed(RADIO, "radio-0")
+        await world.until_listed(RADIO, "radio-0")
 
-        assert world.kubelet.registered == [RADIO]
+        assert world.registered == [RADIO]
 
 
 # -- preference -----------------------------------------------------------------------------------
@@ -340,11 +413,11 @@ async def test_the_kubelet_hears_which_ids_go_together(world: World) -> None:
     world.agent.show(*near)
     ids = [one.name for one in near]
     async with world.serving():
-        assert await world.kubelet.prefer(RADIO, ids, 2) == ["radio-0", "radio-2"]
-        assert await world.kubelet.prefer(RADIO, ids, 2, ["radio-3"]) == ["radio-3", "radio-1"]
+        assert await world.prefer(RADIO, ids, 2) == ["radio-0", "radio-2"]
+        assert await world.prefer(RADIO, ids, 2, ["radio-3"]) == ["radio-3", "radio-1"]
 
         world.agent.ranks = lambda request: request.available[-2:]
-        assert await world.kubelet.prefer(RADIO, ids, 2) == ["radio-2", "radio-3"]
+        assert await world.prefer(RADIO, ids, 2) == ["radio-2", "radio-3"]
         assert world.agent.allocated == []
 
 
@@ -353,6 +426,6 @@ async def test_an_old_kubelet_may_ask_before_it_starts_a_container(world: World)
     async with world.serving():
         request = pb.PreStartContainerRequest(devices_ids=["radio-0"])
 
-        assert await world.kubelet.call(RADIO, "PreStartContainer", request) == (
+        assert await world.call(RADIO, "PreStartContainer", request) == (
             pb.PreStartContainerResponse()
         )

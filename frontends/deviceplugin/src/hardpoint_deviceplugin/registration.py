@@ -74,8 +74,6 @@ class Registration:
         self._since = 0.0
         self._next = 0.0
         """When to try again."""
-        self._succeeded = anyio.Event()
-        """Set once the kubelet listens to the server that serves now."""
 
     def wake(self) -> None:
         """Look again: something has changed."""
@@ -112,17 +110,17 @@ class Registration:
         """Serve for ever; the socket is gone when this is cancelled."""
         self._since = anyio.current_time()
         try:
-            async with anyio.create_task_group() as tasks:
-                while True:
-                    await self._serve_once(tasks)
+            while True:
+                await self._serve_once()
         finally:
             self._agent.clear_fault(self._source)
 
-    async def _serve_once(self, tasks: TaskGroup) -> None:
+    async def _serve_once(self) -> None:
         """Serve under one socket until that is lost.
 
-        The server behind a lost socket goes on until the kubelet has the new one: it may still
-        listen to it, and would take a stream that ends for the loss of every device.
+        Streams end before the next socket is registered. An end that comes later would cost that
+        one: kubelets take it for the end of whatever has the same resource, or the same path
+        (kubernetes/kubernetes#121994).
         """
         server = SocketServer(self.path, self._service.handlers(), grace=0.5)
         self._directory.guard(server, self.wake)
@@ -137,19 +135,7 @@ class Registration:
             await self._pause()
         finally:
             self._directory.forget(server)
-            self._succeeded = anyio.Event()
-            if anyio.current_effective_deadline() == float("-inf"):
-                await server.close()
-            else:
-                tasks.start_soon(self._retire, server)
-
-    async def _retire(self, server: SocketServer) -> None:
-        """Close a server whose socket is lost, once another one has taken over."""
-        successor = self._succeeded
-        try:
-            with anyio.move_on_after(self._listens_within):
-                await successor.wait()
-        finally:
+            self._service.hang_up()
             await server.close()
 
     async def _tend(self, server: SocketServer) -> None:
@@ -186,7 +172,6 @@ class Registration:
         if self.state is not State.LISTED:
             self._backoff.reset()
             self._agent.clear_fault(self._source)
-            self._succeeded.set()
             log.info("registered resource=%s socket=%s", self._name, self.path)
         self._enter(State.LISTED)
 

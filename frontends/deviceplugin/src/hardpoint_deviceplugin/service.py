@@ -56,6 +56,17 @@ class ResourceService:
         """Kubelets that listen: one, or for a moment two."""
         self._message = pb.ListAndWatchResponse()
         self._news = anyio.Event()
+        self._ends = anyio.Event()
+
+    def hang_up(self) -> None:
+        """End every stream: their server is about to close, and would wait for them."""
+        ends, self._ends = self._ends, anyio.Event()
+        ends.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
 
     def show(self, resource: Resource, numa_nodes: frozenset[int]) -> None:
         """Offer this from now on."""
@@ -64,8 +75,7 @@ class ResourceService:
         message = translate.listing(resource, numa_nodes)
         if message != self._message:
             self._message = message
-            news, self._news = self._news, anyio.Event()
-            news.set()
+            self._wake()
 
     def handlers(self) -> list[Any]:
         """Return the service for gRPC."""
@@ -93,8 +103,9 @@ class ResourceService:
     ) -> AsyncGenerator[pb.ListAndWatchResponse, None]:
         self.streams += 1
         self._changed()
+        ends = self._ends
         try:
-            while True:
+            while not ends.is_set():
                 news = self._news
                 yield self._message
                 with anyio.move_on_after(self._resend):
