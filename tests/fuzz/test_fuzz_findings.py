@@ -21,7 +21,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint._core.logs import TextFormatter
 from hardpoint._core.records import Record
 from hardpoint._core.uevents import _drain, matters
-from hardpoint._kube import Resource, decode
+from hardpoint._kube import PAGE, Resource, decode
 from hardpoint.attributes import publishable
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import (
@@ -33,7 +33,7 @@ from hardpoint.errors import (
     LedgerDamaged,
     NotAMachine,
 )
-from hardpoint.kube import Kube
+from hardpoint.kube import Kube, shaped
 from hardpoint.model import Capacity, ClaimKey, Delivery, Device, DeviceNode, Offer
 from hardpoint.recorded import open_machine
 from hardpoint.settings import load
@@ -266,6 +266,16 @@ def test_a_stored_slice_that_is_none_is_no_answer(spoil: dict[str, Any]) -> None
         version.decode(whole)
         with pytest.raises(KubeUnreachable):
             version.decode({**whole, **spoil})
+
+
+@pytest.mark.parametrize("lacking", ["name", "uid", "resourceVersion"])
+def test_a_listed_object_that_nobody_could_delete_is_no_answer(lacking: str) -> None:
+    metadata = {"name": "s", "uid": "u", "resourceVersion": "1"}
+    shaped(PAGE, {"items": [{"metadata": metadata}]}, "a list")
+    del metadata[lacking]
+
+    with pytest.raises(KubeUnreachable):
+        shaped(PAGE, {"items": [{"metadata": metadata}]}, "a list")
 
 
 # -- CDI files ------------------------------------------------------------------------------------

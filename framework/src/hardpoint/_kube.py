@@ -134,8 +134,21 @@ class Object(msgspec.Struct):
     metadata: ObjectMeta
 
 
+class StoredMeta(ObjectMeta, kw_only=True):
+    """What every object has that the server keeps: by these it is replaced and deleted."""
+
+    uid: str
+    resourceVersion: str
+
+
+class Stored(Object):
+    """An object that the server keeps; what a dry run answers is none."""
+
+    metadata: StoredMeta
+
+
 class _Page(msgspec.Struct):
-    items: list[Object] | None = None
+    items: list[Stored] | None = None
     metadata: dict[str, str | int | None] | None = None
 
 

@@ -32,6 +32,7 @@ from hardpoint._kube import (
     Listing,
     Object,
     Resource,
+    Stored,
     decode,
     dropped,
     from_status,
@@ -156,14 +157,14 @@ class Kube:
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
         """Read one object."""
         request = Request("GET", resource.path(namespace, _known(name)))
-        return shaped(Object, await self._ask(request), str(request))
+        return shaped(Stored, await self._ask(request), str(request))
 
     async def create(
         self, resource: Resource, body: Json, *, namespace: str = "", dry_run: bool = False
     ) -> Json:
         """Create an object and return it as stored; a dry run is judged and not stored."""
         request = Request("POST", resource.path(namespace), body, _written(dry_run))
-        return shaped(Object, await self._ask(request), str(request))
+        return shaped(Object if dry_run else Stored, await self._ask(request), str(request))
 
     async def replace(self, resource: Resource, body: Json, *, namespace: str = "") -> Json:
         """Replace an object. ``metadata.resourceVersion`` must be the one it was read at."""
@@ -171,7 +172,7 @@ class Kube:
         if not metadata.get("resourceVersion"):
             raise ValueError("a replacement carries the resourceVersion that it replaces")
         request = Request("PUT", resource.path(namespace, metadata["name"]), body, _written())
-        return shaped(Object, await self._ask(request), str(request))
+        return shaped(Stored, await self._ask(request), str(request))
 
     async def apply(
         self,
@@ -399,7 +400,7 @@ def _event(event: Json, path: str) -> tuple[str, Change | None]:
         raise KubeUnreachable(f"watch of {path}: not an event")
     if kind == "ERROR":
         raise from_status(found, f"watch of {path}")
-    shaped(MARKED if kind == "BOOKMARK" else Object, found, f"watch of {path}")
+    shaped(MARKED if kind == "BOOKMARK" else Stored, found, f"watch of {path}")
     version = str((found.get("metadata") or {}).get("resourceVersion", ""))
     return version, None if kind == "BOOKMARK" else Change(kind, found)
 
