@@ -72,6 +72,7 @@ async def node(world: World, short_path: Path) -> AsyncIterator[Node]:
     plugin = Radios(plugins, "radio0", "radio1", resource=RADIO)
     async with kubelet, plugin.serving():
         await kubelet.until_allocatable(RADIO, 2)
+        await kubelet.admit(Pod(name="bystander"))
         yield Node(world, kubelet, plugin)
 
 
