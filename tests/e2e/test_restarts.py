@@ -251,10 +251,11 @@ async def test_a_claim_that_is_not_known_waits_for_the_api_server(node: EndToEnd
     life = Life(node)
     async with life.lived():
         node.server.down = True
-        with pytest.raises(PodFailed, match="claim mine: GET "):
+        with pytest.raises(PodFailed, match="ResourceClaim mine: GET "):
             await node.kubelet.prepare(life.pod)
         assert life.agent.holds() == ()
         node.server.down = False
+        await node.server.until_settled()
 
         await life.prepare()
         assert life.is_delivered()

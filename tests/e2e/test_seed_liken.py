@@ -215,16 +215,8 @@ async def test_a_render_claim_and_a_display_claim_share_the_card(node: EndToEnd)
 
 async def test_admin_access_is_refused(node: EndToEnd) -> None:
     holder, _ = node.claim("player", DISPLAY)
-    node.server.add(
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {
-                "name": "default",
-                "labels": {"resource.kubernetes.io/admin-access": "true"},
-            },
-        }
-    )
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    node.server.edit("namespaces", "default").update(metadata={"labels": labels})
     admin, _ = node.claim("monitor", DISPLAY, admin=True)
     async with node.agent():
         await node.kubelet.prepare(holder)

@@ -184,13 +184,9 @@ async def test_the_order_of_the_plugins_list_decides(short_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"type": "CarPlugin"}, "no handler for plugin type 'CarPlugin'"),
-        ({"name": ""}, "no DNS subdomain"),
-        ({"name": "Gpu_Example"}, "no DNS subdomain"),
-        ({"name": "a" * 64}, "no DNS subdomain"),
-        ({"endpoint": "dra.sock"}, "no absolute path"),
-        ({"supported_versions": ["1.0.0"]}, "none of which this kubelet knows"),
-        ({"supported_versions": []}, "none of which this kubelet knows"),
+        ({"type": "CarPlugin"}, "no handler registered for plugin type: CarPlugin at socket"),
+        ({"supported_versions": ["1.0.0"]}, "none of services supported by the plugin"),
+        ({"supported_versions": []}, "empty list of supported gRPC services"),
         ({"endpoint": "/" + "x" * 107}, "108 bytes"),
     ],
 )
@@ -403,9 +399,6 @@ async def test_a_claim_is_prepared_once_for_all_its_pods(short_path: Path) -> No
         await kubelet.until_registered(DRIVER)
         (first,) = await kubelet.prepare(POD)
         assert await kubelet.prepare(other) == (first,)
-        await kubelet.restart()
-        await kubelet.until_registered(DRIVER)
-        await kubelet.prepare(POD)
         await kubelet.unprepare(POD)
         assert driver.calls == [("prepare", ["1"])]
         await kubelet.unprepare(other)
@@ -447,8 +440,11 @@ async def test_a_kubelet_that_lost_its_checkpoint_prepares_again(short_path: Pat
     ("found", "why"),
     [
         (None, "not found"),
-        ({"metadata": {"uid": "1"}}, "not allocated"),
-        (claim("gpu", "1", Pod(name="x", claims=())), "not reserved for pod train"),
+        (
+            {"metadata": {"uid": "1"}, "status": {"reservedFor": [{"uid": POD.identity}]}},
+            "ResourceClaim gpu: not allocated",
+        ),
+        (claim("gpu", "1", Pod(name="x", claims=())), "not allowed to use ResourceClaim gpu"),
         (claim(driver="other.example.com"), r"DRA driver other\.example\.com is not registered"),
     ],
 )
@@ -497,8 +493,8 @@ def _error(entries: Any) -> None:
     ("change", "why"),
     [
         (lambda entries: entries.pop("1"), "skipped 1 ResourceClaims"),
-        (lambda entries: entries["2"], r"unknown claim UIDs \['2'\]"),
-        (_error, "claim gpu: no such device"),
+        (lambda entries: entries["2"], "unknown claim UID 2"),
+        (_error, "failed for ResourceClaim gpu: no such device"),
     ],
 )
 async def test_a_wrong_answer_fails_the_pod(

@@ -258,7 +258,7 @@ async def test_one_bad_claim_of_a_pod_does_not_lose_the_other(world: World) -> N
     world.allocate(result("pci-9"), name="bad", pod=pod)
     async with world.frontend():
         await world.kubelet.until_registered(DRIVER)
-        with pytest.raises(PodFailed, match="claim bad: device pci-9 is not offered"):
+        with pytest.raises(PodFailed, match="ResourceClaim bad: device pci-9 is not offered"):
             await world.kubelet.prepare(pod)
 
     assert [claim.key.name for claim in world.agent.claims.values()] == ["good"]

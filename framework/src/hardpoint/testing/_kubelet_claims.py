@@ -1,4 +1,10 @@
-"""The fake kubelet's claims: read, prepared once, kept, and unprepared with their last pod."""
+"""The fake kubelet's claims: read, prepared once, kept, and unprepared with their last pod.
+
+As in the kubelet's DRA manager (pkg/kubelet/cm/dra/manager.go), which this is held to: nothing is
+remembered of a pod one of whose claims cannot be; a claim counts as prepared once every driver of
+every claim of the call has answered well, and until then all are called again; a restarted kubelet
+knows its claims and asks for each again; a claim whose end has begun takes no new pod.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +81,10 @@ class _Claim:
     drivers: tuple[str, ...]
     """All that have a device in it: each is told of its end, also one that never answered."""
     pods: set[str] = field(default_factory=set)
-    prepared: dict[str, tuple[Prepared, ...]] = field(default_factory=dict)
-    """By driver, once it has answered."""
+    devices: dict[str, tuple[Prepared, ...]] = field(default_factory=dict)
+    """By driver, as it answered last."""
+    prepared: bool = False
+    ending: bool = False
 
     @property
     def wire(self) -> dict[str, str]:
@@ -90,10 +98,18 @@ class Claims:
     def __init__(self, behaviour: Behaviour, drivers: Drivers, get: GetClaim) -> None:
         self._behaviour, self._drivers, self._get = behaviour, drivers, get
         self._known: dict[tuple[str, str], _Claim] = {}
+        self._started = 0
 
     def forget(self) -> None:
         """Lose the checkpoint: everything is prepared anew, and nothing is unprepared."""
         self._known.clear()
+
+    def _since_the_start(self) -> None:
+        """Know what the checkpoint says: not whether a claim was prepared, nor what is ending."""
+        started, self._started = self._started, self._drivers.starts
+        if started != self._started:
+            for claim in self._known.values():
+                claim.prepared = claim.ending = False
 
     def prepared(self, pod: Pod) -> tuple[Prepared, ...]:
         """Return what a pod's claims were prepared with."""
@@ -101,7 +117,7 @@ class Claims:
             device
             for name in pod.claims
             if (claim := self._known.get((pod.namespace, name))) is not None
-            for devices in claim.prepared.values()
+            for devices in claim.devices.values()
             for device in devices
         )
 
@@ -109,62 +125,67 @@ class Claims:
 
     async def prepare(self, pod: Pod) -> tuple[Prepared, ...]:
         """Prepare what is not prepared yet: one call for each driver. Raises ``PodFailed``."""
-        batches: dict[str, list[_Claim]] = {}
-        for name in pod.claims:
-            claim = await self._resolve(pod, name)
-            claim.pods.add(pod.identity)
-            for driver in claim.drivers:
-                self._registered(driver)
-                if driver not in claim.prepared:
-                    batches.setdefault(driver, []).append(claim)
-        for driver in random.sample(sorted(batches), len(batches)):
-            await self._prepare(driver, batches[driver])
+        try:
+            await self._prepare(pod)
+        except PodFailed as error:
+            raise PodFailed(f"prepare dynamic resources: {error}") from error
         return self.prepared(pod)
 
-    async def _resolve(self, pod: Pod, name: str) -> _Claim:
+    async def _prepare(self, pod: Pod) -> None:
+        self._since_the_start()
+        found = [await self._read(pod, name) for name in pod.claims]
+        for claim in found:
+            for driver in claim.drivers:
+                self._registered(driver)
+        unfinished = [claim for claim in map(self._remembered(pod), found) if not claim.prepared]
+        batches = _by_driver(unfinished)
+        for driver in random.sample(sorted(batches), len(batches)):
+            answers = await self._call("NodePrepareResources", driver, batches[driver])
+            for claim in batches[driver]:
+                claim.devices[driver] = tuple(
+                    self._device(claim, driver, device) for device in answers[claim.uid].devices
+                )
+        for claim in unfinished:
+            claim.prepared = True
+
+    async def _read(self, pod: Pod, name: str) -> _Claim:
         found = await self._get(pod.namespace, name)
         if found is None:
-            raise PodFailed(f"resourceclaim {pod.namespace}/{name} not found")
-        status = found.get("status", {})
-        reserved = {entry["uid"] for entry in status.get("reservedFor", ())}
+            raise PodFailed(
+                f'fetch ResourceClaim {name}: resourceclaims.resource.k8s.io "{name}" not found'
+            )
+        uid, status = found["metadata"]["uid"], found.get("status") or {}
+        if pod.identity not in {entry["uid"] for entry in status.get("reservedFor") or ()}:
+            who = f"pod {pod.name} ({pod.identity})"
+            raise PodFailed(f"{who} is not allowed to use ResourceClaim {name} ({uid})")
         allocation = status.get("allocation")
         if allocation is None:
-            raise PodFailed(f"ResourceClaim {name} is not allocated")
-        if pod.identity not in reserved:
-            raise PodFailed(f"ResourceClaim {name} is not reserved for pod {pod.name}")
-        results = allocation.get("devices", {}).get("results", ())
+            raise PodFailed(f"ResourceClaim {name}: not allocated")
+        results = (allocation.get("devices") or {}).get("results") or ()
         drivers = tuple(dict.fromkeys(result["driver"] for result in results))
-        return self._remember(_Claim(found["metadata"]["uid"], pod.namespace, name, drivers))
+        return _Claim(uid, pod.namespace, name, drivers)
 
-    def _remember(self, found: _Claim) -> _Claim:
-        name = found.name
-        claim = self._known.setdefault((found.namespace, name), found)
-        if claim.uid != found.uid:
-            raise PodFailed(
-                f"old ResourceClaim with same name {name} and different UID {claim.uid} still "
-                "exists on this node"
-            )
-        return claim
+    def _remembered(self, pod: Pod) -> Callable[[_Claim], _Claim]:
+        def remember(found: _Claim) -> _Claim:
+            name = found.name
+            claim = self._known.setdefault((found.namespace, name), found)
+            if claim.uid != found.uid:
+                raise PodFailed(
+                    f"old ResourceClaim with same name {name} and different UID {claim.uid} still "
+                    "exists (previous pod force-deleted?!)"
+                )
+            if claim.ending:
+                raise PodFailed(f"ResourceClaim {name} is being unprepared")
+            claim.pods.add(pod.identity)
+            return claim
+
+        return remember
 
     def _registered(self, driver: str) -> Any:
         instance = self._drivers.get(driver)
         if instance is None:
             raise PodFailed(f"DRA driver {driver} is not registered")
         return instance
-
-    async def _prepare(self, driver: str, claims: list[_Claim]) -> None:
-        answers = await self._call("NodePrepareResources", driver, claims)
-        failed = []
-        for claim in claims:
-            answer = answers[claim.uid]
-            if answer.error:
-                failed.append(f"claim {claim.name}: {answer.error}")
-            else:
-                claim.prepared[driver] = tuple(
-                    self._device(claim, driver, device) for device in answer.devices
-                )
-        if failed:
-            raise PodFailed(f"NodePrepareResources of {driver} failed: {'; '.join(failed)}")
 
     def _device(self, claim: _Claim, driver: str, device: Any) -> Prepared:
         share_id = getattr(device, "share_id", "") if self._behaviour.knows_share_ids else ""
@@ -182,50 +203,59 @@ class Claims:
 
     async def unprepare(self, pod: Pod) -> None:
         """Unprepare the claims that no other pod of this node uses. Raises ``PodFailed``."""
-        ending: list[_Claim] = []
-        for name in pod.claims:
-            claim = self._known.get((pod.namespace, name))
-            if claim is None or pod.identity not in claim.pods:
-                continue
-            if claim.pods == {pod.identity}:
-                ending.append(claim)
-            else:
-                claim.pods.discard(pod.identity)
-        for driver in _drivers_of(ending):
-            await self._unprepare(driver, [claim for claim in ending if driver in claim.drivers])
-        for claim in ending:
-            self._known.pop((claim.namespace, claim.name), None)
+        try:
+            await self._unprepare(pod)
+        except PodFailed as error:
+            raise PodFailed(f"unprepare dynamic resources: {error}") from error
 
-    async def _unprepare(self, driver: str, claims: list[_Claim]) -> None:
-        self._registered(driver)
-        answers = await self._call("NodeUnprepareResources", driver, claims)
-        for claim in claims:
-            if answers[claim.uid].error:
-                raise PodFailed(
-                    f"NodeUnprepareResources of {driver} failed: claim {claim.name}: "
-                    f"{answers[claim.uid].error}"
-                )
+    async def _unprepare(self, pod: Pod) -> None:
+        self._since_the_start()
+        ending: list[_Claim] = []
+        for claim in self._known.values():
+            if claim.namespace != pod.namespace or pod.identity not in claim.pods:
+                continue
+            if len(claim.pods) > 1:
+                claim.pods.discard(pod.identity)
+            else:
+                claim.ending = True
+                ending.append(claim)
+        batches = _by_driver(ending)
+        for driver in random.sample(sorted(batches), len(batches)):
+            self._registered(driver)
+            await self._call("NodeUnprepareResources", driver, batches[driver])
+        for claim in ending:
+            del self._known[claim.namespace, claim.name]
 
     # -- calls ------------------------------------------------------------------------------------
 
     async def _call(self, method: str, driver: str, claims: list[_Claim]) -> Mapping[str, Any]:
-        """Call a driver and hold it to one answer for each claim, and no other."""
+        """Call a driver and hold it to one good answer for each claim, and no other."""
         instance = self._registered(driver)
         wire = [claim.wire for claim in claims]
         try:
             response = await instance.call(method, wire, self._behaviour.call_timeout)
         except CallFailed as error:
-            raise PodFailed(
-                f"{method} of {driver} failed: {error.code}: {error.details}"
-            ) from error
-        asked = {claim.uid for claim in claims}
-        unknown = sorted(set(response.claims) - asked)
-        if unknown:
-            raise PodFailed(f"{method} of {driver} answered for unknown claim UIDs {unknown}")
-        if skipped := len(asked - set(response.claims)):
-            raise PodFailed(f"{method} of {driver} skipped {skipped} ResourceClaims")
+            code = _go_code(error.code)
+            raise PodFailed(f"{method}: rpc error: code = {code} desc = {error.details}") from error
+        names = {claim.uid: claim.name for claim in claims}
+        for uid, answer in response.claims.items():
+            if uid not in names:
+                raise PodFailed(f"{method} returned result for unknown claim UID {uid}")
+            if answer.error:
+                raise PodFailed(f"{method} failed for ResourceClaim {names[uid]}: {answer.error}")
+        if skipped := len(claims) - len(response.claims):
+            raise PodFailed(f"{method} skipped {skipped} ResourceClaims")
         return dict(response.claims)
 
 
-def _drivers_of(claims: Iterable[_Claim]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(driver for claim in claims for driver in claim.drivers))
+def _by_driver(claims: Iterable[_Claim]) -> dict[str, list[_Claim]]:
+    batches: dict[str, list[_Claim]] = {}
+    for claim in claims:
+        for driver in claim.drivers:
+            batches.setdefault(driver, []).append(claim)
+    return batches
+
+
+def _go_code(code: str) -> str:
+    """Return a status as Go writes it: ``DeadlineExceeded``."""
+    return "".join(word.capitalize() for word in code.split("_"))

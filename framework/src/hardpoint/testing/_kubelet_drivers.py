@@ -7,8 +7,7 @@ driver has its slices wiped after 30 s, as the real kubelet does.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from hardpoint.errors import SocketError
 from hardpoint.kubelet import dra_v1_pb2, dra_v1beta1_pb2
 from hardpoint.kubelet.client import Client
 from hardpoint.kubelet.services import service_of
-from hardpoint.testing._names import is_dns_subdomain
 
 if TYPE_CHECKING:
     from hardpoint.testing.kubelet import Behaviour
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MESSAGES = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
-_LONGEST_NAME = 63
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
 
 Wipe = Callable[[str | None], Awaitable[None]]
@@ -74,6 +71,8 @@ class Drivers:
     ) -> None:
         self.instances: list[DriverInstance] = []
         """Oldest first."""
+        self.starts = 0
+        """How often the kubelet has started."""
         self._behaviour, self._changed = behaviour, changed
         self._watch_health, self._wipe = watch_health, wipe
         self._wipe_at: dict[str, float] = {}
@@ -82,6 +81,7 @@ class Drivers:
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Wipe the node's slices, of all drivers: nothing is registered yet."""
         self._tasks = tasks
+        self.starts += 1
         self._wipe_at.clear()
         tasks.start_soon(self._wipe_until_done, None)
 
@@ -93,33 +93,34 @@ class Drivers:
 
     # -- registration -----------------------------------------------------------------------------
 
-    def validate(
-        self, name: str, endpoint: str, versions: list[str], kind: str = "DRAPlugin"
-    ) -> tuple[str, str]:
+    def validate(self, name: str, endpoint: str, versions: list[str]) -> tuple[str, str]:
         """Return the node and health service to use, or raise ``Refused``.
 
-        The first of the plugin's own list that this kubelet knows is used.
+        Of the node services it is the first of the plugin's own list that this kubelet knows, of
+        the health services the newest that both know. A name is not looked at.
         """
-        if kind != "DRAPlugin":
-            raise Refused(f"no handler for plugin type {kind!r}")
-        if not is_dns_subdomain(name) or len(name) > _LONGEST_NAME:
-            raise Refused(f"DRA driver name {name!r} is no DNS subdomain of at most 63 characters")
-        if not os.path.isabs(endpoint):
-            raise Refused(f"DRA driver endpoint {endpoint!r} is no absolute path")
         known = self._behaviour.services
         service = next((v for v in versions if v in known and v in MESSAGES), "")
         if not service:
+            why = "empty list of supported gRPC services (aka supported versions)"
+            if versions:
+                served = _go_list(v for v in known if v in MESSAGES)
+                why = (
+                    f"none of services supported by the plugin ({_go_list(versions)}) are "
+                    f"supported by the kubelet ({served})"
+                )
             raise Refused(
-                f"DRA driver {name} supports {versions}, none of which this kubelet knows"
+                f"invalid supported gRPC versions of DRA driver plugin {name} at endpoint "
+                f"{endpoint}: {why}"
             )
-        health = next((v for v in versions if v in known and v not in MESSAGES), "")
+        health = next((v for v in known if v in versions and v not in MESSAGES), "")
         return service, health
 
     def register(self, name: str, endpoint: str, versions: list[str]) -> DriverInstance:
         """Add an instance and watch its connection. Raises ``Refused``."""
         service, health = self.validate(name, endpoint, versions)
-        if any(instance.endpoint == endpoint for instance in self.instances):
-            raise Refused(f"endpoint {endpoint} is already registered for DRA driver {name}")
+        if any((one.driver, one.endpoint) == (name, endpoint) for one in self.instances):
+            raise Refused(f"endpoint {endpoint} already registered for DRA driver plugin {name}")
         try:
             client = Client(endpoint)
         except SocketError as error:
@@ -199,3 +200,7 @@ class Drivers:
             await self._behaviour.clock.sleep(wait)
             wait = min(wait * 2, _LONGEST_RETRY)
         return None
+
+
+def _go_list(words: Iterable[str]) -> str:
+    return "[" + " ".join(f'"{word}"' for word in words) + "]"

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _REGISTRATION = service_of(pb, "Registration")
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 120.0
+_REFUSED = "RegisterPlugin error -- "
 
 Seen = tuple[int, int, int]
 """Device, inode and change time: a socket that was made anew differs."""
@@ -126,15 +127,21 @@ class Watcher:
     async def _admit(self, plugin: _Plugin, client: Client, info: pb.PluginInfo) -> bool:
         endpoint = info.endpoint or str(plugin.path)
         versions = list(info.supported_versions)
+        if info.type != "DRAPlugin":
+            why = f"no handler registered for plugin type: {info.type} at socket {plugin.path}"
+            await self._notify(plugin, client, info, f"{_REFUSED}{why}")
+            return False
         try:
-            self._drivers.validate(info.name, endpoint, versions, info.type)
+            self._drivers.validate(info.name, endpoint, versions)
         except Refused as error:
-            await self._notify(plugin, client, info, str(error))
+            why = f"{_REFUSED}plugin validation failed with err: {error}"
+            await self._notify(plugin, client, info, why)
             return False
         try:
             plugin.instance = self._drivers.register(info.name, endpoint, versions)
         except Refused as error:
-            await self._notify(plugin, client, info, str(error))
+            why = f"{_REFUSED}plugin registration failed with err: {error}"
+            await self._notify(plugin, client, info, why)
             return not self._behaviour.retries_registration
         if await self._notify(plugin, client, info, ""):
             return True

@@ -178,6 +178,10 @@ class FakeApiServer:
     def _unsynced(self) -> bool:
         return self._settled_at > 0 and anyio.current_time() < self._settled_at
 
+    async def until_settled(self) -> None:
+        """Wait until it knows roles again after it was ``down``."""
+        await anyio.sleep_until(self._settled_at)
+
     # -- what others do ---------------------------------------------------------------------------
 
     @property
