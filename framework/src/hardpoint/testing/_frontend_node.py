@@ -121,7 +121,11 @@ async def frontend_node(made: type, settings: Mapping[str, Any]) -> AsyncIterato
         async with (
             FakeApiServer() as server,
             FakeKubelet(
-                root / "kubelet", get_claim=get_claim, wipe=wipe, cdi=[root / "cdi"]
+                root / "kubelet",
+                get_claim=get_claim,
+                wipe=wipe,
+                cdi=[root / "cdi"],
+                device_plugins=root / "device-plugins",
             ) as kubelet,
         ):
             server.add_node(NODE)

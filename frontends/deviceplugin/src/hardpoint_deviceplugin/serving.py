@@ -54,7 +54,6 @@ class Serving:
         self._agent, self._settings, self._ready = agent, settings, ready
         self._linger, self._listens_within = linger, listens_within
         self._arranger = Arranger(settings)
-        self._workshop = Workshop()
         self._directory = Directory(agent.paths.device_plugins)
         self._kept = KeptNames(agent.paths.state)
         self._served: dict[str, _Served] = {}
@@ -63,6 +62,7 @@ class Serving:
         """The names in the file."""
         self._complete = False
         self._tasks: TaskGroup
+        self._workshop: Workshop
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -72,6 +72,7 @@ class Serving:
             await self._agent.until_writing()
         remove_dead(self._directory.path)
         self._known = await anyio.to_thread.run_sync(self._kept.load)
+        self._workshop = Workshop()
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self._workshop.run)
             self._tasks.start_soon(self._directory.run)
