@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,7 +110,7 @@ def run_at_random(name: str, seconds: float, seed: int, found: Path, most: int =
     corpus = [path.read_bytes() for path in seeds(name)]
     started, count = time.monotonic(), 0
     with load(name)() as target:
-        for data in (*corpus, *_bounded(inputs(corpus, seed), started, seconds, most)):
+        for data in chain(corpus, _bounded(inputs(corpus, seed), started, seconds, most)):
             count += 1
             with at_most(SLOWEST):
                 keeping(target, found, name)(data)
