@@ -1,0 +1,94 @@
+"""Pod-resources as the agent reads it, from kubelets that hang, lie and restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hardpoint._core.podsource import PodSource
+from hardpoint.errors import CallFailed, SocketError
+from hardpoint.kubelet import podresources_v1_pb2 as pb
+from hardpoint.testing import FakeKubelet, Pod
+
+
+@pytest.fixture
+async def kubelet(short_path: Path) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(short_path, device_plugins=short_path / "dp") as made:
+        await made.admit(Pod(name="one"))
+        yield made
+
+
+async def test_each_pod_is_listed(kubelet: FakeKubelet) -> None:
+    source = PodSource(kubelet.root)
+
+    assert [pod.name for pod in await source.list()] == ["one"]
+    assert (await source.get("default", "one")) is not None
+    assert (await source.get("default", "two")) is None
+
+
+async def test_a_socket_that_is_not_there_is_said_without_waiting(tmp_path: Path) -> None:
+    source = PodSource(tmp_path)
+    with pytest.raises(CallFailed, match="no such socket"):
+        await source.list()
+    source.path.parent.mkdir()
+    source.path.write_text("")
+    assert source.kubelet() is None
+    with pytest.raises(CallFailed, match="no such socket"):
+        await source.get("ns", "one")
+
+
+async def test_a_root_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+    source = PodSource(tmp_path / ("x" * 120))
+    with pytest.raises((CallFailed, SocketError)):
+        await source.list()
+
+
+async def test_an_answer_of_a_kubelet_that_was_replaced_meanwhile_is_not_used(
+    kubelet: FakeKubelet,
+) -> None:
+    async def replaced(answer: pb.ListPodResourcesResponse) -> pb.ListPodResourcesResponse:
+        kubelet.pods.socket.chmod(0o700)  # its change time is another one
+        return answer
+
+    source = PodSource(kubelet.root)
+    before = source.kubelet()
+    kubelet.answer_pods(replaced)
+    with pytest.raises(CallFailed, match="started anew"):
+        await source.list()
+    after = source.kubelet()
+    assert before is not None
+    assert after is not None
+    assert (before.inode, before != after) == (after.inode, True)
+
+
+async def test_a_kubelet_that_hangs_is_given_up(kubelet: FakeKubelet) -> None:
+    async def hang(answer: pb.ListPodResourcesResponse) -> pb.ListPodResourcesResponse:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    kubelet.answer_pods(hang)
+    with pytest.raises(CallFailed) as failed:
+        await PodSource(kubelet.root, timeout_s=0.1).list()
+    assert failed.value.code == "DEADLINE_EXCEEDED"
+
+
+@pytest.mark.parametrize(("mebibytes", "read"), [(5, True), (17, False)])
+async def test_a_busy_nodes_list_is_read_up_to_16_mebibytes_and_asked_for_once(
+    kubelet: FakeKubelet, mebibytes: int, read: bool
+) -> None:
+    async def long(answer: pb.ListPodResourcesResponse) -> pb.ListPodResourcesResponse:
+        for number in range(mebibytes):
+            answer.pod_resources.add(name=f"pod-{number}", namespace="n" * (1 << 20))
+        return answer
+
+    kubelet.answer_pods(long)
+    source = PodSource(kubelet.root)
+    if read:
+        assert len(await source.list()) == mebibytes + 1
+    else:
+        with pytest.raises(CallFailed, match="larger than max"):
+            await source.list()
+    assert kubelet.pods.lists == 1
