@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 MEMBERS := framework $(patsubst %/pyproject.toml,%,$(wildcard drivers/*/pyproject.toml frontends/*/pyproject.toml))
 STAMP := $(VENV)/.set-up
 MACHINE ?=
+FRONTEND ?=
 
 .PHONY: help setup run cluster test test-durable test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
 
@@ -19,8 +20,8 @@ $(STAMP): requirements-dev.txt $(addsuffix /pyproject.toml,$(MEMBERS))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ./,$(MEMBERS))
 	@touch $@
 
-run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back
-	@$(BIN)/python -m hardpoint.cli demo $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
+run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back (FRONTEND=deviceplugin)
+	@$(BIN)/python -m hardpoint.cli demo $(if $(FRONTEND),--frontend $(FRONTEND)) $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
 
 test: setup ## every test that needs no root, hardware or cluster
 	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"

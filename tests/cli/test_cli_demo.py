@@ -34,6 +34,20 @@ def test_the_demo_walks_one_claim_through_and_back(gpu: Shell) -> None:
     assert "CDI files left: 0. Holds left: 0." in answer.out
 
 
+def test_the_demo_walks_a_pod_without_dra_through_and_back(gpu: Shell) -> None:
+    answer = gpu("demo", "--frontend", "deviceplugin", "--sysfs", gpu.tree)
+
+    assert (answer.code, answer.err) == (0, "")
+    steps = [line[:2] for line in answer.out.splitlines() if line[1:3] == ". "]
+    assert steps == ["1.", "2.", "3.", "4.", "5."]
+    assert "hardpoint.dev/drm.render   1         1            pci-0000-00-02-0\n" in answer.out
+    assert "2. A pod asks for one hardpoint.dev/drm.render\n" in answer.out
+    assert "It chose pci-0000-00-02-0. The agent held it" in answer.out
+    assert "The container finds /dev/dri/renderD128, and nothing else" in answer.out
+    assert "registered hardpoint.dev/drm.render again" in answer.out
+    assert "CDI files left: 0. Holds left: 0." in answer.out
+
+
 def test_the_demo_shows_the_file_that_a_runtime_would_read(gpu: Shell) -> None:
     lines = gpu("demo", "--sysfs", gpu.tree).out.splitlines()
 

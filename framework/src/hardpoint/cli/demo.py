@@ -1,4 +1,4 @@
-"""``hardpoint demo``: the real agent against an embedded kubelet and API server, one claim through.
+"""``hardpoint demo``: the real agent against an embedded kubelet and API server, one pod's devices.
 
 Everything is in a temporary directory and on loopback; the machine is only read.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.offline import look
 from hardpoint.cli.common import add_settings, settings_of, this_machine
@@ -31,11 +32,19 @@ if TYPE_CHECKING:
 NODE = "demo"
 CLASS = "demo-device"
 CLAIM = "demo-claim"
+_PACE = Pace(every=0.1, apart=0.1, margin=0.1, settle=0.1)
+"""How often pods are looked at here; an agent on a node takes its time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_settings(parser)
+    parser.add_argument(
+        "--frontend",
+        choices=("dra", "deviceplugin"),
+        default="dra",
+        help="how the devices are offered (default: %(default)s)",
+    )
     parser.add_argument("--sysfs", type=Path, metavar="TREE", help="publish a recorded machine")
     parser.add_argument(
         "--fallback",
@@ -47,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Choose the machine and walk a claim through."""
-    settings = settings_of(arguments)
+    settings = settings_of(arguments).model_copy(update={"frontends": (arguments.frontend,)})
     if arguments.sysfs is not None:
         return _on_recorded(arguments.sysfs, settings, f"the recorded machine {arguments.sysfs}")
     node = this_machine(settings)
@@ -55,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         return anyio.run(_demo, node, settings, "this machine")
     if arguments.fallback is None:
         return fail("this machine has nothing to offer (hardpoint devices --why); try --sysfs TREE")
-    _say(
+    say(
         f"This machine has nothing to offer (hardpoint devices --why tells the reasons), "
         f"so a recorded one stands in: {arguments.fallback}"
     )
@@ -74,6 +83,7 @@ def _offers(node: Node, settings: AgentSettings) -> bool:
 
 
 async def _demo(node: Node, settings: AgentSettings, what: str) -> int:
+    from hardpoint.cli import demo_pods
     from hardpoint.testing.api_server import FakeApiServer
     from hardpoint.testing.kubelet import FakeKubelet
 
@@ -83,14 +93,21 @@ async def _demo(node: Node, settings: AgentSettings, what: str) -> int:
         async with (
             FakeApiServer() as server,
             FakeKubelet(
-                root / "kubelet", cdi=(root / "cdi",), get_claim=_reader(server)
+                root / "kubelet",
+                cdi=(root / "cdi",),
+                get_claim=_reader(server),
+                device_plugins=root / "kubelet/device-plugins",
             ) as kubelet,
         ):
             server.add_node(NODE)
-            agent = HardpointAgent(_embedded(settings, root, server.url), node, events=False)
+            embedded = _embedded(settings, root, server.url)
+            agent = HardpointAgent(embedded, node, events=False, pace=_PACE)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(agent.run)
-                status = await _walk(agent, server, kubelet, what)
+                if settings.frontends == ("dra",):
+                    status = await _walk(agent, server, kubelet, what)
+                else:
+                    status = await demo_pods.walk(agent, kubelet, what)
                 tasks.cancel_scope.cancel()
     return status
 
@@ -103,7 +120,7 @@ def _embedded(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
         device_plugins=root / "kubelet/device-plugins",
     )
     embedded = {"paths": paths, "kube": KubeSettings(url=url), "node_name": NODE}
-    return settings.model_copy(update={**embedded, "frontends": ("dra",)})
+    return settings.model_copy(update=embedded)
 
 
 def _reader(server: FakeApiServer) -> Any:
@@ -119,7 +136,7 @@ def _reader(server: FakeApiServer) -> Any:
 async def _walk(
     agent: HardpointAgent, server: FakeApiServer, kubelet: FakeKubelet, what: str
 ) -> int:
-    _say(f"1. The agent reads {what} and publishes what it found")
+    say(f"1. The agent reads {what} and publishes what it found")
     try:
         with anyio.fail_after(30):
             await agent.started.wait()
@@ -127,11 +144,11 @@ async def _walk(
             await kubelet.until_registered(domain)
             await server.until(lambda: _published(server) == len(agent.offer.devices))
     except TimeoutError:
-        return _stuck(agent)
+        return stuck(agent, "publish")
     _show_published(agent, server)
 
-    chosen = _choose(agent.offer.devices)
-    _say(f"2. A pod asks for {chosen.name}")
+    chosen = choose(agent.offer.devices)
+    say(f"2. A pod asks for {chosen.name}")
     _allocate(server, chosen)
     _show_claim(chosen)
 
@@ -142,20 +159,20 @@ async def _hold(agent: HardpointAgent, kubelet: FakeKubelet, chosen: Offered) ->
     """Prepare the claim, show what its container gets, and give it back."""
     from hardpoint.testing.kubelet import Pod
 
-    _say("3. The kubelet asks the agent to prepare the claim")
+    say("3. The kubelet asks the agent to prepare the claim")
     pod = Pod(name="demo-pod", claims=(CLAIM,), uid="demo-pod-uid")
     await kubelet.prepare(pod)
     (file,) = agent.paths.cdi.glob("*.json")
     print(f"The agent wrote {file.name}, from which the container runtime will read:\n")
-    print(_indented(json.dumps(json.loads(file.read_text()), indent=2)))
+    print(indented(json.dumps(json.loads(file.read_text()), indent=2)))
     _show_received(kubelet.inject(pod), chosen)
     print(f"Until it ends, {chosen.name} is held: {', '.join(str(h) for h in agent.holds())}.")
 
-    _say("4. The pod ends, and the kubelet gives the claim back")
+    say("4. The pod ends, and the kubelet gives the claim back")
     await kubelet.unprepare(pod)
     left = list(agent.paths.cdi.glob("*.json"))
     print(f"CDI files left: {len(left)}. Holds left: {len(agent.holds())}.")
-    _say(
+    say(
         "That was the whole road. Look further:\n"
         "   hardpoint devices          what this machine offers (--why: what it does not)\n"
         "   hardpoint slice            the ResourceSlice it would write\n"
@@ -168,13 +185,14 @@ def _published(server: FakeApiServer) -> int:
     return sum(len(each["spec"].get("devices", ())) for each in server.items("resourceslices"))
 
 
-def _stuck(agent: HardpointAgent) -> int:
+def stuck(agent: HardpointAgent, what: str) -> int:
+    """Say why the agent did not do something in time."""
     for fault in agent.board.entries:
         fail(f"{fault.source}: {fault.message}")
     for plugin in agent.plugins.all if agent.plugins else ():
         if plugin.state in ("refused", "missing"):
             fail(f"{plugin.id}: {plugin.reason}")
-    return fail("the agent did not publish within 30 s")
+    return fail(f"the agent did not {what} within 30 s")
 
 
 def _show_published(agent: HardpointAgent, server: FakeApiServer) -> None:
@@ -197,7 +215,7 @@ def _nodes(offered: Offered) -> str:
     return " ".join(paths[:2]) + (f" +{len(paths) - 2}" if len(paths) > 2 else "")
 
 
-def _choose(devices: Sequence[Offered]) -> Offered:
+def choose(devices: Sequence[Offered]) -> Offered:
     """Take what a newcomer understands best: a GPU's render node, else a plain device."""
     usable = [o for o in devices if o.claimable and not o.taints] or list(devices)
     return next((o for o in usable if o.device.kind == "drm.render"), usable[0])
@@ -244,7 +262,7 @@ def _show_claim(chosen: Offered) -> None:
         test += f' &&\n        {own} == "{attributes.get(selected, "")}"'
     print("Its claim names a DeviceClass such as:\n")
     print(
-        _indented(
+        indented(
             "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata:\n"
             f"  name: {CLASS}\nspec:\n  selectors:\n  - cel:\n      expression: >-\n"
             f'        device.driver == "{domain}" &&\n        {test}'
@@ -261,9 +279,11 @@ def _show_received(injected: Injected, chosen: Offered) -> None:
     print(f"No privilege{mounts}.")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a step."""
     print(f"\n{text}\n" if not text.startswith("This machine") else f"{text}")
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """Return text as it stands in a document."""
     return "\n".join(f"    {line}" for line in text.splitlines())

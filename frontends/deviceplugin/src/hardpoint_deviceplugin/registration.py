@@ -149,7 +149,7 @@ class Registration:
                 continue
             with anyio.move_on_after(self._until_due()):
                 await self._news.wait()
-        log.warning("the socket was removed resource=%s path=%s", self._name, self.path)
+        log.info("the socket was removed resource=%s path=%s", self._name, self.path)
 
     def _judge(self) -> None:
         """See what has become of the registration."""
