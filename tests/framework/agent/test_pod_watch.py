@@ -55,6 +55,7 @@ async def holding(world: World, pods: Pods) -> AsyncIterator[Watched]:
 # -- the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.field_case("J04")
 async def test_a_hold_ends_after_two_good_reads_without_its_id(world: World, pods: Pods) -> None:
     async with holding(world, pods) as one:
         pods.gone("train")
@@ -155,6 +156,17 @@ async def test_claims_are_never_ended(world: World, pods: Pods) -> None:
         assert one.devices() == ["card-a"]
 
 
+@pytest.mark.field_case("A18")
+async def test_an_allocation_ends_whatever_other_pods_do(world: World, pods: Pods) -> None:
+    async with holding(world, pods) as one:
+        await one.allocate(assignment("card-b"))
+        pods.has("crash-looping", "card-b")
+        pods.gone("train")
+        for _ in range(3):
+            await one.look()
+        assert one.devices() == ["card-b"]
+
+
 async def test_what_a_cancelled_call_left_half_done_ends_too(world: World, pods: Pods) -> None:
     world.hooks.hanging.add("prepare_device")
     async with serving(world, pods) as one:
@@ -201,6 +213,7 @@ async def test_a_kubelet_that_was_started_anew_is_believed_after_a_while(
         assert one.devices() == []
 
 
+@pytest.mark.field_case("J04")
 async def test_a_kubelet_that_lists_no_pod_of_the_api_servers_is_not_believed(
     world: World, pods: Pods
 ) -> None:
@@ -341,6 +354,7 @@ def lose(world: World) -> None:
         path.unlink()
 
 
+@pytest.mark.field_case("C02")
 async def test_what_pods_have_is_held_again_before_anything_is_granted(
     world: World, pods: Pods
 ) -> None:

@@ -103,6 +103,7 @@ async def test_what_a_pod_had_already_stays_when_the_rest_is_refused(world: Worl
     assert minors(world, before) == [1]
 
 
+@pytest.mark.field_case("A08")
 async def test_an_id_that_is_asked_for_again_is_answered_the_same(world: World) -> None:
     async with serving(world) as one:
         (first,) = await one.allocate(assignment("card-a"))
