@@ -16,8 +16,6 @@ from hardpoint.kubelet.client import Client
 from hardpoint.kubelet.services import Status
 from hardpoint.testing.agent import FakeAgent
 
-field_case = pytest.mark.field_case
-
 
 def deafen(world: World) -> None:
     """Let the kubelet register plugins and not listen to them, until ``hear``."""
@@ -53,7 +51,7 @@ async def test_a_resource_is_registered_as_the_kubelet_wants_it(
 # -- the kubelet comes and goes -------------------------------------------------------------------
 
 
-@field_case("A02")
+@pytest.mark.field_case("A02")
 async def test_a_kubelet_that_was_restarted_has_every_resource_again(
     world: World, agent: FakeAgent
 ) -> None:
@@ -67,7 +65,7 @@ async def test_a_kubelet_that_was_restarted_has_every_resource_again(
             assert world.registered == [RADIO] * times
 
 
-@field_case("A02")
+@pytest.mark.field_case("A02")
 async def test_a_kubelet_whose_new_socket_has_the_old_inode_is_noticed(
     world: World, agent: FakeAgent
 ) -> None:
@@ -80,7 +78,7 @@ async def test_a_kubelet_whose_new_socket_has_the_old_inode_is_noticed(
         assert path.lstat().st_ino == before.st_ino
 
 
-@field_case("A03")
+@pytest.mark.field_case("A03")
 async def test_a_directory_that_was_replaced_is_followed(world: World, agent: FakeAgent) -> None:
     directory = world.directory
     async with world.serving():
@@ -97,7 +95,7 @@ async def test_a_directory_that_was_replaced_is_followed(world: World, agent: Fa
         await world.until_listed(RADIO, "radio-0")
 
 
-@field_case("A03")
+@pytest.mark.field_case("A03")
 async def test_a_kubelet_that_dies_while_it_registers_is_told_again(
     world: World, agent: FakeAgent
 ) -> None:
@@ -117,7 +115,7 @@ async def test_a_kubelet_that_dies_while_it_registers_is_told_again(
             await world.until_listed(RADIO, "radio-0")
 
 
-@field_case("A03")
+@pytest.mark.field_case("A03")
 async def test_our_socket_lost_before_the_kubelet_listens_is_made_again(
     world: World, agent: FakeAgent
 ) -> None:
@@ -130,7 +128,7 @@ async def test_our_socket_lost_before_the_kubelet_listens_is_made_again(
         await world.until_listed(RADIO, "radio-0")
 
 
-@field_case("A03")
+@pytest.mark.field_case("A03")
 async def test_a_kubelet_that_dies_while_it_allocates_costs_that_pod_alone(
     world: World, agent: FakeAgent
 ) -> None:
@@ -153,7 +151,7 @@ async def test_a_kubelet_that_dies_while_it_allocates_costs_that_pod_alone(
         assert len(answer.container_responses[0].cdi_devices) == 1
 
 
-@field_case("A04")
+@pytest.mark.field_case("A04")
 async def test_a_socket_file_that_nobody_serves_is_said_and_left_alone(
     world: World, agent: FakeAgent
 ) -> None:
@@ -172,7 +170,7 @@ async def test_a_socket_file_that_nobody_serves_is_said_and_left_alone(
         await agent.until(lambda: not agent.faults)
 
 
-@field_case("A12")
+@pytest.mark.field_case("A12")
 async def test_a_kubelet_that_is_not_there_is_said_with_the_path(
     world: World, agent: FakeAgent
 ) -> None:
@@ -206,7 +204,7 @@ async def test_a_refusal_of_the_kubelet_is_said_in_its_words_and_tried_again(
 # -- streams --------------------------------------------------------------------------------------
 
 
-@field_case("A05")
+@pytest.mark.field_case("A05")
 async def test_a_stream_that_ended_without_a_successor_is_registered_again(
     world: World, agent: FakeAgent
 ) -> None:
@@ -233,7 +231,7 @@ async def test_a_kubelet_that_registers_and_does_not_listen_is_said_and_told_aga
         await agent.until(lambda: not agent.faults)
 
 
-@field_case("A06")
+@pytest.mark.field_case("A06")
 async def test_every_stream_begins_with_the_whole_list(world: World, agent: FakeAgent) -> None:
     async with world.serving(listens_within=0.1):
         await world.until_listed(RADIO, "radio-0")

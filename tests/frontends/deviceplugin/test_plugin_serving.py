@@ -16,7 +16,6 @@ from hardpoint.testing.cdi import CdiRegistry
 from hardpoint.testing.kubelet import Container, Pod, PodFailed
 from hardpoint_deviceplugin.kept import FILE
 
-field_case = pytest.mark.field_case
 DOMAIN = Domain.named("hardpoint.dev")
 SHARED = {"name": "example.com/render", "selector": "device.allowMultipleAllocations"}
 
@@ -63,7 +62,7 @@ async def test_a_device_that_falls_ill_is_unhealthy_and_healthy_when_it_is_well(
         await world.kubelet.until(lambda: set(world.health().values()) == {"Healthy"})
 
 
-@field_case("A16")
+@pytest.mark.field_case("A16")
 async def test_a_device_that_left_its_holder_stays_listed_and_is_not_healthy(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
@@ -144,7 +143,7 @@ async def test_where_one_device_is_not_to_be_had_none_is_held(world: World) -> N
         assert world.agent.allocations() == ()
 
 
-@field_case("A08")
+@pytest.mark.field_case("A08")
 async def test_what_is_held_is_answered_again_as_before(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving():
@@ -155,7 +154,7 @@ async def test_what_is_held_is_answered_again_as_before(world: World) -> None:
         assert await world.allocate(RADIO, ["radio-0"]) == first
 
 
-@field_case("A09")
+@pytest.mark.field_case("A09")
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
@@ -177,7 +176,7 @@ async def test_what_the_list_says_is_not_healthy_is_refused_with_the_reason(
         assert world.agent.allocated == []
 
 
-@field_case("A09")
+@pytest.mark.field_case("A09")
 async def test_a_device_that_another_resource_still_holds_is_not_listed_as_healthy(
     world: World,
 ) -> None:
@@ -278,7 +277,7 @@ async def test_an_init_container_and_the_main_one_share_a_device(world: World) -
         assert init.cdi_ids == main.cdi_ids
 
 
-@field_case("A01")
+@pytest.mark.field_case("A01")
 async def test_pods_are_admitted_as_soon_as_the_first_list_is_there(world: World) -> None:
     world.agent.show(radio("radio-0"))
     with pytest.raises(PodFailed):
@@ -313,7 +312,7 @@ async def test_the_kubelet_takes_what_goes_together(world: World) -> None:
 # -- what the agent hears -------------------------------------------------------------------------
 
 
-@field_case("J04")
+@pytest.mark.field_case("J04")
 async def test_the_agent_hears_of_every_id_before_the_kubelet_does(world: World) -> None:
     world.agent.show(Offered(device=radio("radio-0"), domain=DOMAIN, allocation="a1"))
     world.agent.users[RADIO, "radio-0@a1"] = (PodUser("default", "pod", "main"),)
@@ -351,7 +350,7 @@ async def test_a_selector_that_fails_is_said_until_it_does_not(world: World) -> 
 # -- names that go --------------------------------------------------------------------------------
 
 
-@field_case("A15")
+@pytest.mark.field_case("A15")
 async def test_before_a_name_goes_its_list_is_empty_for_a_while(world: World) -> None:
     world.agent.show(radio("radio-0"))
     async with world.serving(linger=0.3):
@@ -366,7 +365,7 @@ async def test_before_a_name_goes_its_list_is_empty_for_a_while(world: World) ->
         await world.until_listed(RADIO, "radio-0")
 
 
-@field_case("A15")
+@pytest.mark.field_case("A15")
 async def test_a_name_that_the_settings_no_longer_have_is_emptied_after_a_restart(
     world: World,
 ) -> None:
