@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hardpoint._core.judging import BAD_DEVICE, Facts, Verdict, verdict_on
+from hardpoint._core.judging import BAD_DEVICE, Facts, Judgement, judgement_of
 from hardpoint._core.rules import idle_rules
 from hardpoint._core.shares import Shares
 from hardpoint._core.subjects import concerns
@@ -106,7 +106,7 @@ class Judged:
     domain: Domain
     held: frozenset[str] = frozenset()
     """Names that somebody held when it was judged."""
-    verdicts: tuple[Verdict, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
 
 
 def judge(listing: Listing, facts: Facts, last: Judged | None = None) -> Judged:
@@ -117,12 +117,12 @@ def judge(listing: Listing, facts: Facts, last: Judged | None = None) -> Judged:
     """
     domain = facts.domain_of(listing.driver)
     held = held_names(domain, facts)
-    known = dict[int, Verdict]()
+    known = dict[int, Judgement]()
     if last is not None and last.listing is listing:
         moved = held ^ last.held
-        known = {id(v.listed): v for v in last.verdicts if v.name not in moved}
-    verdicts = tuple(known.get(id(d)) or verdict_on(d, domain, facts) for d in listing.devices)
-    return Judged(listing, domain, held, verdicts)
+        known = {id(v.listed): v for v in last.judgements if v.name not in moved}
+    judgements = tuple(known.get(id(d)) or judgement_of(d, domain, facts) for d in listing.devices)
+    return Judged(listing, domain, held, judgements)
 
 
 def held_names(domain: Domain, facts: Facts) -> frozenset[str]:
@@ -143,8 +143,8 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
     offered: list[tuple[Offered, tuple[Part, ...]]] = []
     for judged in ordered:
         held = held_names(judged.domain, facts)
-        for verdict in judged.verdicts:
-            device = verdict.answer
+        for judgement in judged.judgements:
+            device = judgement.answer
             if isinstance(device, Withheld):
                 continue
             key = (judged.domain.dra_driver, device.name)
@@ -155,23 +155,23 @@ def assemble(listings: Iterable[Judged], facts: Facts) -> Built:
                 withheld.append(_second(device, seen[key]))
                 continue
             else:
-                one = _as_offered(device, verdict, judged, facts)
-                offered.append((replace(one, held=device.name in held), verdict.parts))
+                one = _as_offered(device, judgement, judged, facts)
+                offered.append((replace(one, held=device.name in held), judgement.parts))
             seen[key] = judged.listing.driver
     absent = list(_held_but_absent(facts, seen, withheld))
     offered.extend((one, one.device.all_parts) for one in absent)
     devices = tuple(sorted(_rivals(offered), key=lambda one: one.name))
-    verdicts = [verdict for judged in ordered for verdict in judged.verdicts]
-    problems = tuple(problem for verdict in verdicts for problem in verdict.problems)
-    used = frozenset(number for verdict in verdicts for number in verdict.used)
+    judgements = [judgement for judged in ordered for judgement in judged.judgements]
+    problems = tuple(problem for judgement in judgements for problem in judgement.problems)
+    used = frozenset(number for judgement in judgements for number in judgement.used)
     return Built(devices, tuple(withheld), problems, used)
 
 
 def _withheld_of(judged: Judged) -> Iterator[Withheld]:
     yield from judged.listing.withheld
-    for verdict in judged.verdicts:
-        if isinstance(verdict.answer, Withheld):
-            yield verdict.answer
+    for judgement in judged.judgements:
+        if isinstance(judgement.answer, Withheld):
+            yield judgement.answer
 
 
 def _second(device: Device, first: str) -> Withheld:
@@ -184,8 +184,8 @@ def _second(device: Device, first: str) -> Withheld:
     )
 
 
-def _as_offered(device: Device, verdict: Verdict, judged: Judged, facts: Facts) -> Offered:
-    stale = judged.listing.stale.get(verdict.listed.name)
+def _as_offered(device: Device, judgement: Judgement, judged: Judged, facts: Facts) -> Offered:
+    stale = judged.listing.stale.get(judgement.listed.name)
     health = facts.health.get((device.driver, device.name), Health(Condition.HEALTHY))
     taints = list(device.taints)
     old = stale is not None and facts.now - stale >= STALE_AFTER
@@ -199,7 +199,7 @@ def _as_offered(device: Device, verdict: Verdict, judged: Judged, facts: Facts) 
         health=health,
         taints=tuple(dict.fromkeys(taints)),
         claimable=not old and health.condition is not Condition.UNHEALTHY,
-        vouched=verdict.vouched,
+        vouched=judgement.vouched,
     )
 
 

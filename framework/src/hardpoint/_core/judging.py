@@ -1,6 +1,6 @@
 """What is made of one device that a driver lists: the validator, the platform, the admin's rules.
 
-This looks into sysfs, so a verdict is kept until the driver lists anew, or the device's holder
+This looks into sysfs, so a judgement is kept until the driver lists anew, or the device's holder
 comes or goes.
 """
 
@@ -46,7 +46,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Judgement:
     """A device as it may be offered, or why it may not; ``listed`` is what the driver said."""
 
     listed: Device
@@ -65,7 +65,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted on the way to a verdict."""
+    """What is noted on the way to a judgement."""
 
     problems: list[tuple[str, str, BadValue]] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
@@ -74,11 +74,11 @@ class Notes:
     """A rule allows it by its very name."""
 
 
-def verdict_on(device: Device, domain: Domain, facts: Facts) -> Verdict:
+def judgement_of(device: Device, domain: Domain, facts: Facts) -> Judgement:
     """Judge one device by itself."""
     notes = Notes(name=device.name)
     answer = _judge(device, domain, facts, notes)
-    return Verdict(
+    return Judgement(
         listed=device,
         answer=answer,
         name=notes.name,
