@@ -25,8 +25,8 @@ class Host:
         at.parent.mkdir(parents=True, exist_ok=True)
         at.write_text(text)
 
-    def says(self, subject: str) -> list[dict[str, Any]]:
-        at = {
+    def says(self, subject: str, **more: str) -> list[dict[str, Any]]:
+        at = more | {
             f"HARDPOINT_PATHS__{name.upper()}": str(self.machine.root / name)
             for name in ("sys", "dev", "proc", "run")
         }
@@ -146,3 +146,35 @@ def test_selinux_that_enforces_is_said_with_what_it_takes(host: Host) -> None:
     assert (found["level"], found["found"]) == ("warn", "is enforcing")
     assert "container_use_devices" in found["do"]
     assert host.says("SELinux") == []
+
+
+_WITHOUT_DRA = {"HARDPOINT_FRONTENDS": "deviceplugin"}
+
+
+def test_without_cdi_a_runtime_that_lacks_it_is_no_trouble_and_the_way_in_force_is_said(
+    host: Host,
+) -> None:
+    host.file("/etc/containerd/config.toml", CONTAINERD + "enable_cdi = false\n")
+    specs = {"HARDPOINT_FRONTEND__DEVICEPLUGIN__DEVICES": "specs"}
+
+    by_cdi = host.says("runtime", **_WITHOUT_DRA)
+    (without,) = host.says("runtime", **_WITHOUT_DRA, **specs)
+    (section,) = host.says("frontend/deviceplugin", **_WITHOUT_DRA, **specs)
+
+    assert "fail" in [one["level"] for one in by_cdi]
+    assert without["level"] == "ok"
+    assert "without CDI" in without["found"]
+    assert "devices = specs" in section["found"]
+
+
+def test_frontends_that_leave_each_other_nothing_are_found_before_the_agent_starts(
+    host: Host,
+) -> None:
+    (found,) = (
+        one
+        for one in host.says("frontends", HARDPOINT_FRONTENDS="dra,deviceplugin")
+        if one["level"] == "fail"
+    )
+
+    assert "frontend.dra" in found["found"]
+    assert "frontend.deviceplugin" in found["found"]

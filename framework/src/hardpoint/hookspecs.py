@@ -181,7 +181,8 @@ async def serve_frontend(agent: Agent, ready: Callable[[], None]) -> None:
     """Offer devices to Kubernetes for the life of the agent; call ``ready()`` once serving.
 
     When it ends or raises it is started again with back-off; other frontends are not affected. On
-    cancellation it removes its own sockets and leaves what it published.
+    cancellation it removes its own sockets and leaves what it published. A frontend whose devices
+    reach containers without CDI says so by an attribute ``needs_cdi`` that is false.
     """
     raise AssertionError
 

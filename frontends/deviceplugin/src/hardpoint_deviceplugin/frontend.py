@@ -21,6 +21,7 @@ class DevicePlugin:
 
     def __init__(self, node: Node, settings: DevicePluginSettings) -> None:
         self.node, self.settings = node, settings
+        self.needs_cdi = settings.devices == "cdi"
 
     @hookimpl
     async def serve_frontend(self, agent: Agent, ready: Callable[[], None]) -> None:
