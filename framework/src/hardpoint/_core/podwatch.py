@@ -229,8 +229,8 @@ class PodWatch:
             self._around.board.record(SOURCE, why, cost=_COST)
         else:
             self._around.board.clear(SOURCE)
-        if why != self.problem:
-            self.problem = why
+        if why != self.problem or (self._last is not None and self.latest is None):
+            self.problem, self._last = why, self.latest
             self._around.changed()
 
     def _heard(
