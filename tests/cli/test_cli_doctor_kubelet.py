@@ -56,4 +56,12 @@ def test_a_socket_that_nobody_answers_at_is_told_from_one_that_is_not_there(shel
     assert found["pod-resources"][0] == found["device plugins"][0] == "warn"
     assert found["pod-resources"][1].startswith(f"{left} does not answer: ")
     assert found["device plugins"][1].endswith("device-plugins/kubelet.sock is not there")
+    assert found["device plugins"][2] == "needed by the device plugin frontend only"
     assert left.is_socket()
+
+
+def test_what_cannot_be_known_without_pod_resources_is_said(shell: Shell) -> None:
+    level, _, do = _kubelet(shell)["pod-resources"]
+
+    assert level == "warn"
+    assert "devices of pods that ended stay held" in do

@@ -45,6 +45,14 @@ class Finding:
     do: str = ""
 
 
+_PODS = (
+    "mount it, read-only: without it nobody can say which pod has what, and under the device "
+    "plugin API devices of pods that ended stay held"
+)
+_PLUGINS = "needed by the device plugin frontend only"
+"""What is lost with a socket of the kubelet's that is not there."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_settings(parser)
@@ -125,15 +133,16 @@ def _kubelet(settings: AgentSettings) -> Iterator[Finding]:
     else:
         looked = ", ".join(dict.fromkeys((str(root), *KUBELET_ROOTS)))
         yield Finding("warn", "kubelet", f"no kubelet root among {looked}", "is this a node?")
-    yield from _socket("pod-resources", root / "pod-resources/kubelet.sock")
-    yield from _socket("device plugins", settings.paths.device_plugins / "kubelet.sock")
+    pods, plugins = root / "pod-resources/kubelet.sock", settings.paths.device_plugins
+    yield from _socket("pod-resources", pods, _PODS)
+    yield from _socket("device plugins", plugins / "kubelet.sock", _PLUGINS)
 
 
-def _socket(subject: str, path: Path) -> Iterator[Finding]:
+def _socket(subject: str, path: Path, absent: str) -> Iterator[Finding]:
     try:
         mode = path.stat().st_mode
     except OSError:
-        yield Finding("warn", subject, f"{path} is not there", "needed by some policies only")
+        yield Finding("warn", subject, f"{path} is not there", absent)
         return
     if not stat.S_ISSOCK(mode):
         yield Finding("fail", subject, f"{path} is not a socket", "mount the directory, not a file")
