@@ -12,8 +12,8 @@ the API server takes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 from hardpoint.attributes import is_subdomain, semver
@@ -154,34 +154,8 @@ def _environment() -> Any:
         raise BadValue("selector", "no CEL here", "the extra: pip install 'hardpoint[cel]'") from (
             error
         )
-    kinds, value = cel.Type, cel.Type.Map(cel.Type.STRING, cel.Type.STRING)
+    kinds = cel.Type
     facts = kinds.Map(kinds.STRING, kinds.Map(kinds.STRING, kinds.DYN))
-
-    def declared(name: str, impl: Any, takes: list[Any], gives: Any, *, member: bool) -> Any:
-        overload = cel.Overload(
-            f"hardpoint_{name}", return_type=gives, parameters=takes, impl=impl, is_member=member
-        )
-        return cel.FunctionDecl(name, [overload])
-
-    functions = [
-        declared("quantity", _quantity, [kinds.STRING], value, member=False),
-        declared("semver", _semver, [kinds.STRING], value, member=False),
-        declared(
-            "isQuantity", lambda t: _is(_quantity, t), [kinds.STRING], kinds.BOOL, member=False
-        ),
-        declared("isSemver", lambda t: _is(_semver, t), [kinds.STRING], kinds.BOOL, member=False),
-        declared("compareTo", _compare, [value, value], kinds.INT, member=True),
-        declared(
-            "isGreaterThan", lambda a, b: _compare(a, b) > 0, [value] * 2, kinds.BOOL, member=True
-        ),
-        declared(
-            "isLessThan", lambda a, b: _compare(a, b) < 0, [value] * 2, kinds.BOOL, member=True
-        ),
-        *(
-            declared(word, lambda v, i=i: _number(i, v), [value], kinds.INT, member=True)
-            for i, word in enumerate(("major", "minor", "patch"))
-        ),
-    ]
     return cel.NewEnv(
         variables={
             "device.driver": kinds.STRING,
@@ -189,13 +163,48 @@ def _environment() -> Any:
             "device.capacity": facts,
             "device.allowMultipleAllocations": kinds.BOOL,
         },
-        functions=functions,
+        functions=list(_functions(cel)),
         extensions=[
             ext_optional.ExtOptional(),
             ext_bindings.ExtBindings(),
             ext_strings.ExtStrings(),
         ],
     )
+
+
+def _functions(cel: Any) -> Iterator[Any]:
+    """Declare what CEL does not know; a quantity or a version is a map of one entry there."""
+    kinds = cel.Type
+    value = kinds.Map(kinds.STRING, kinds.STRING)
+    of_text: dict[str, tuple[Any, Any]] = {
+        "quantity": (_quantity, value),
+        "semver": (_semver, value),
+        "isQuantity": (partial(_is, _quantity), kinds.BOOL),
+        "isSemver": (partial(_is, _semver), kinds.BOOL),
+    }
+    of_two: dict[str, tuple[Any, Any]] = {
+        "compareTo": (_compare, kinds.INT),
+        "isGreaterThan": (lambda a, b: _compare(a, b) > 0, kinds.BOOL),
+        "isLessThan": (lambda a, b: _compare(a, b) < 0, kinds.BOOL),
+    }
+    of_one = {
+        word: (partial(_number, index), kinds.INT)
+        for index, word in enumerate(("major", "minor", "patch"))
+    }
+    for takes, functions in (
+        ([kinds.STRING], of_text),
+        ([value, value], of_two),
+        ([value], of_one),
+    ):
+        for name, (impl, gives) in functions.items():
+            overload = cel.Overload(
+                f"hardpoint_{name}",
+                return_type=gives,
+                parameters=takes,
+                impl=impl,
+                is_member=functions is not of_text,
+            )
+            yield cel.FunctionDecl(name, [overload])
 
 
 __all__ = ["LONGEST", "Selector"]

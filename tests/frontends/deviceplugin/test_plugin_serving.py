@@ -415,7 +415,7 @@ async def test_the_kubelet_hears_which_ids_go_together(world: World) -> None:
         assert await world.prefer(RADIO, ids, 2) == ["radio-0", "radio-2"]
         assert await world.prefer(RADIO, ids, 2, ["radio-3"]) == ["radio-3", "radio-1"]
 
-        world.agent.ranks = lambda request: request.available[-2:]
+        world.agent.advice = ("radio-2", "radio-3")
         assert await world.prefer(RADIO, ids, 2) == ["radio-2", "radio-3"]
         assert world.agent.allocated == []
 

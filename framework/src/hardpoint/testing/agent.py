@@ -44,6 +44,9 @@ class FakeAgent:
     to the id, and has those nodes of the device whose numbers are known.
     """
 
+    advice: tuple[str, ...] = ()
+    """What drivers answer to ``rank_devices``; no opinion at first."""
+
     def __init__(
         self,
         root: Path,
@@ -73,8 +76,6 @@ class FakeAgent:
         """The last of each resource."""
         self.users: dict[tuple[str, str], tuple[PodUser, ...]] = {}
         """Which pods a test says have a resource's id; what is left out is not known."""
-        self.ranks: Callable[[RankRequest], Iterable[str]] = lambda request: ()
-        """What drivers answer to ``rank_devices``; no opinion at first."""
         self.refuse: Exception | None = None
         """Raised by ``prepare``, ``unprepare`` and ``allocate`` while set."""
         self.gate = anyio.Event()
@@ -190,7 +191,7 @@ class FakeAgent:
 
     async def rank(self, driver: str, request: RankRequest) -> tuple[str, ...]:
         """Return what the test says."""
-        return tuple(self.ranks(request))
+        return tuple(name for name in self.advice if name in request.available)
 
     def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
         """Keep what was announced for the test to look at."""
