@@ -7,13 +7,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import profiles
 import pytest
-from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("ci")
+profiles.register()  # --hypothesis-profile=nightly: see there
 
 
 @pytest.fixture

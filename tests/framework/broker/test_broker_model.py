@@ -10,9 +10,9 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from broker_world import World, claim, reading
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
+from profiles import Model, stateful
 
 from hardpoint._core.broker import Broker
 from hardpoint._core.steps import TRIES
@@ -28,7 +28,7 @@ cards = st.sampled_from(sorted(CARDS))
 wishes = st.lists(cards, min_size=1, max_size=2, unique=True).map(tuple)
 
 
-class Node(RuleBasedStateMachine):
+class Node(Model):
     """``claims`` is who has what; ``ending`` counts the failures of claims being undone."""
 
     def __init__(self) -> None:
@@ -62,6 +62,7 @@ class Node(RuleBasedStateMachine):
         for context in self.opened:
             context.__exit__(None, None, None)
         self.stack.close()
+        super().teardown()
 
     def _usable(self, devices: tuple[str, ...]) -> bool:
         return not {*devices} & (self.gone | self.vetoed)
@@ -243,9 +244,7 @@ class Node(RuleBasedStateMachine):
             assert path.read_text() == owner
 
 
-Node.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, derandomize=True
-)
+Node.TestCase.settings = stateful(examples=25, steps=25)
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, valid-type]

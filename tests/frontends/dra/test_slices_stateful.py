@@ -6,13 +6,14 @@ Hypothesis plays the hardware, the kubelet, other clients and a bad network, ove
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
+from profiles import Model, stateful
 from slice_pool import (
     DOMAIN,
     NODE,
@@ -25,11 +26,19 @@ from slice_pool import (
 
 from hardpoint.kube import Kube
 from hardpoint.model import Offered, Part, Taint
+from hardpoint.testing._api_status import ApiProblem
 from hardpoint.testing.api_server import FakeApiServer
 from hardpoint_dra.slices import SlicePublisher
 
 NUMBERS = st.integers(0, 9)
+VERBS = ("create", "update", "delete", "list", "watch")
 ABSENT = Taint("absent")
+
+
+def suppressed(act: Callable[[], object]) -> None:
+    """Do what the server may refuse somebody else."""
+    with suppress(ApiProblem):
+        act()
 
 
 class World:
@@ -61,10 +70,17 @@ class World:
     async def call(self, act: Callable[[], object]) -> None:
         act()
 
-    async def quiet(self) -> int:
-        """Let everything settle, compare with a fresh list, and return how often it then wrote."""
+    def mend(self) -> None:
+        """Let everything that was broken work again."""
         for trouble in self.server._troubles:
             trouble.end()
+        for verb in VERBS:
+            self.server.allow(verb, "resourceslices")
+        self.server.down = False
+
+    async def quiet(self) -> int:
+        """Let everything settle, compare with a fresh list, and return how often it then wrote."""
+        self.mend()
         self.publisher.look_again()
         with anyio.fail_after(15):
             await self.publisher.settled()
@@ -91,7 +107,7 @@ class World:
         )
 
 
-class Pool(RuleBasedStateMachine):
+class Pool(Model):
     """The rules of what may happen, in any order."""
 
     @initialize(minor=st.sampled_from([34, 37]))
@@ -113,6 +129,7 @@ class Pool(RuleBasedStateMachine):
             self.portal.call(self.over.set)
             self.running.result(timeout=10)
             self.context.__exit__(None, None, None)
+            super().teardown()
 
     def do(self, act: Callable[[], object]) -> None:
         self.portal.call(self.world.call, act)
@@ -196,6 +213,30 @@ class Pool(RuleBasedStateMachine):
         if items:
             act(("resourceslices", items[which % len(items)]["metadata"]["name"]))
 
+    @rule(which=NUMBERS, field=st.sampled_from(["taints", "attributes", "capacity"]))
+    def somebody_drops_a_field_of_devices(self, which: int, field: str) -> None:
+        """As a webhook does, or a server of an older release in a rolling upgrade."""
+
+        def drop(item: dict[str, Any]) -> None:
+            for found in item["spec"].get("devices", ()):
+                found.pop(field, None)
+
+        self.do(lambda: self._at(which, lambda name: self.world.server.edit(*name).change(drop)))
+
+    @rule(which=NUMBERS)
+    def somebody_copies_a_slice(self, which: int) -> None:
+        """Under another name, in our pool: devices would be there twice."""
+
+        def copy(name: tuple[str, str]) -> None:
+            body = self.world.server.get(*name)
+            body["metadata"] = {
+                "name": f"{NODE}-hardpoint.dev-copy{which}",
+                "ownerReferences": body["metadata"]["ownerReferences"],
+            }
+            self.world.server.add(body)
+
+        self.do(lambda: self._at(which, lambda name: suppressed(lambda: copy(name))))
+
     @rule()
     def the_node_is_made_again(self) -> None:
         def renew() -> None:
@@ -215,6 +256,26 @@ class Pool(RuleBasedStateMachine):
     )
     def requests_fail(self, method: str, how: dict[str, Any], times: int) -> None:
         self.do(lambda: self.world.server.trouble(method=method, times=times, **how))
+
+    @rule(verb=st.sampled_from(VERBS))
+    def a_right_is_taken_away(self, verb: str) -> None:
+        self.do(lambda: self.world.server.deny(verb, "resourceslices"))
+
+    @rule()
+    def the_server_goes_down(self) -> None:
+        self.do(lambda: setattr(self.world.server, "down", True))
+
+    @rule()
+    def everything_works_again(self) -> None:
+        self.do(self.world.mend)
+
+    @rule()
+    def the_watch_ends(self) -> None:
+        self.do(self.world.server.close_watches)
+
+    @rule()
+    def a_bookmark_comes(self) -> None:
+        self.do(self.world.server.bookmark)
 
     @rule()
     def the_watch_breaks(self) -> None:
@@ -256,10 +317,8 @@ class Pool(RuleBasedStateMachine):
             assert item["metadata"]["name"].startswith(f"{NODE}-hardpoint.dev")
 
 
-Pool.TestCase.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestPool = Pool.TestCase
+Pool.TestCase.settings = stateful(examples=25, steps=25)
+
+
+class TestPoolModel(Pool.TestCase):  # type: ignore[misc, valid-type]
+    """Collected by pytest."""
