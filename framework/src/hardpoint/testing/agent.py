@@ -70,12 +70,6 @@ class FakeAgent:
         self.unprepared: list[ClaimKey] = []
         self.claims: dict[str, Claim] = {}
         """What is held, by UID and driver."""
-        self.allocated: list[tuple[Assignment, ...]] = []
-        """Every call of ``allocate``, in the order in which they came."""
-        self.announced: dict[str, tuple[Assignment, ...]] = {}
-        """The last of each resource."""
-        self.users: dict[tuple[str, str], tuple[PodUser, ...]] = {}
-        """Which pods a test says have a resource's id; what is left out is not known."""
         self.refuse: Exception | None = None
         """Raised by ``prepare``, ``unprepare`` and ``allocate`` while set."""
         self.gate = anyio.Event()
@@ -90,6 +84,15 @@ class FakeAgent:
         if writing:
             self._writing.set()
         self.paths.cdi.mkdir(parents=True, exist_ok=True)
+        self._begin_allocations()
+
+    def _begin_allocations(self) -> None:
+        self.allocated: list[tuple[Assignment, ...]] = []
+        """Every call of ``allocate``, in the order in which they came."""
+        self.announced: dict[str, tuple[Assignment, ...]] = {}
+        """The last of each resource."""
+        self.users: dict[tuple[str, str], tuple[PodUser, ...]] = {}
+        """Which pods a test says have a resource's id; what is left out is not known."""
         self._allocations = FakeAllocations(CdiDirectory(self.paths.cdi), self._claimed)
 
     # -- what a test does -------------------------------------------------------------------------
