@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hardpoint.errors import CallFailed, SocketError, SocketInUse, SocketPathTooLong
@@ -343,7 +344,7 @@ async def test_a_caller_that_hangs_up_ends_its_stream_at_once(short_path: Path) 
         try:
             while True:
                 yield health_pb.NodeWatchResourcesResponse()
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
         finally:
             ended.set()
 
