@@ -79,7 +79,7 @@ class Node:
         run: str | Path = "/run",
         recorded: bool = False,
     ) -> None:
-        self.name = name or socket.gethostname()
+        self.name = name or socket.gethostname().strip().lower()  # as the kubelet names its node
         self.sys, self.dev, self.proc, self.run = Path(sys), Path(dev), Path(proc), Path(run)
         self.recorded = recorded
         """True for a tree that stands for a machine: nothing is written and no uevents come."""
