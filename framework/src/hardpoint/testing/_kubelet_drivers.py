@@ -161,7 +161,7 @@ class Drivers:
     async def _watch_connection(self, instance: DriverInstance) -> None:
         """Look, rather than wait: gRPC's own wait outlives its event loop when it is cancelled."""
         channel = instance.client.channel
-        while True:
+        while instance in self.instances:  # else its connection is news to nobody
             connected = channel.get_state(try_to_connect=True).name == "READY"
             if connected != instance.connected:
                 instance.connected = connected
