@@ -55,6 +55,7 @@ class WholeAgent(DurableRun):
     async def _world(self, root: Path) -> None:
         async with end_to_end(root) as node:
             node.machine.save()
+            node.environment["HARDPOINT_FRONTEND__DRA__METADATA"] = '["v1beta1", "v1alpha1"]'
             new = root / "environment.new"
             new.write_text(json.dumps(node.environment))
             new.rename(root / "environment")

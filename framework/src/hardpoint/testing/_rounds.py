@@ -131,6 +131,7 @@ class Round:
         try:
             self._alone("begin", self.run.begin)
             self._play()
+            self._cut_at_the_end()
             self._end_beside()
             self._alone("look", self.run.look)
         finally:
@@ -302,10 +303,19 @@ class Round:
             return
         actor.kill()
         if isinstance(self.fault, Reboot):
-            if self._disk is not None:
-                self._disk.cut()
-                self._disk = None
-            self._alone("reboot", self.run.reboot)
+            self._reboot()
+
+    def _reboot(self) -> None:
+        if self._disk is not None:
+            self._disk.cut()
+            self._disk = None
+        self._alone("reboot", self.run.reboot)
+
+    def _cut_at_the_end(self) -> None:
+        """Reboot after the last step, where the round got that far."""
+        if self.at and self.reached is None and isinstance(self.fault, Reboot):
+            self.reached = Step(len(self.steps) + 1, "end", "")
+            self._reboot()
 
     def _overlap(self, actor: Child, held: _seccomp.Held) -> None:
         """Stop it as it is, let another work beside it, and let it go on."""

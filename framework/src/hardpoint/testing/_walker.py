@@ -12,7 +12,7 @@ from typing import Any
 
 from hardpoint.testing import durable
 from hardpoint.testing._rounds import Failed, Round
-from hardpoint.testing.durable import DurableRun, Fail, Fault, Step
+from hardpoint.testing.durable import DurableRun, Fail, Fault, Reboot, Step
 
 _MOST_PROBLEMS = 20
 
@@ -56,6 +56,8 @@ class Walker:
         clean = self._round(0)
         rounds = 0
         chosen = choose([s for s in clean.steps if self._fault.concerns(s)], sample)
+        if isinstance(self._fault, Reboot):
+            chosen = [*chosen, Step(len(clean.steps) + 1, "end", "")]
         for step in chosen if not self._problems else ():
             played = self._round(step.number)
             rounds += played.reached is not None

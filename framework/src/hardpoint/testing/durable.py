@@ -83,7 +83,8 @@ class Kill(Fault):
 class Reboot(Fault):
     """The process is killed, and ``reboot`` of the run loses what a boot loses.
 
-    With ``lost``, so is everything below ``watch`` that was not flushed: file and directory.
+    With ``lost``, so is everything below ``watch`` that was not flushed: file and directory. It
+    happens once more after the last step.
     """
 
     lost: bool = True
