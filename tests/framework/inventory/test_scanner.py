@@ -181,6 +181,32 @@ async def test_what_was_listed_before_a_restart_stands_until_the_driver_answers(
         assert not scanner.listings["slow"].stale
 
 
+@pytest.mark.parametrize("changes", [True, False])
+async def test_what_only_the_backstop_finds_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, changes: bool
+) -> None:
+    monkeypatch.setattr("hardpoint._core.scanner.backstop", lambda: 0.05)
+    monkeypatch.setattr("hardpoint._core.scanner.BACKSTOP_TAKES", 0.2)
+    walks: list[int] = []
+
+    class Quiet(_Driver):
+        @hookimpl
+        def publish_devices(self) -> list[Device]:
+            walks.append(1)
+            serial = f"{len(walks)}" if changes else "1"
+            return [
+                Device(name="same", kind="k"),
+                Device(name="other", kind="k", attributes={"serial": serial}),
+            ]
+
+    async with AsyncExitStack() as stack:
+        scanner, watched = await _scanner(stack, quiet=Quiet)
+        await watched.until(lambda: len(walks) > 3)
+
+        assert bool(scanner.missed_events) is changes
+        assert ("no event announced what=other" in caplog.text) is changes
+
+
 @pytest.mark.field_case("G20")
 async def test_settling_waits_for_quiet_but_not_longer_than_its_ceiling() -> None:
     wake = Wake()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import anyio
@@ -21,6 +21,8 @@ from hardpoint.errors import HardpointError, HookLate
 _log = logging.getLogger("hardpoint.scanner")
 
 HOOK = "publish_devices"
+BACKSTOP_TAKES = 15.0
+"""Seconds after which every driver that answers has answered the backstop scan."""
 
 
 class Scanner:
@@ -85,13 +87,15 @@ class Scanner:
             await anyio.sleep(backstop())
             if self.wake.waiting():
                 continue
-            before = {name: _state(listing) for name, listing in self.listings.items()}
+            before = dict(self.listings)
             self._wake_all()
-            await anyio.sleep(15)
-            after = {name: _state(listing) for name, listing in self.listings.items()}
-            if before != after and not self.wake.waiting():
+            await anyio.sleep(BACKSTOP_TAKES)
+            found = _differences(before, self.listings)
+            if found and not self.wake.waiting():
                 self.missed_events += 1
-                _log.warning("the backstop scan found what no event announced")
+                _log.warning(
+                    "the backstop scan found what no event announced what=%s", ",".join(found[:20])
+                )
 
     async def _driver_loop(self, driver: str) -> None:
         while True:
@@ -132,5 +136,15 @@ class Scanner:
         self._changed(listing.driver)
 
 
-def _state(listing: Listing) -> tuple[object, ...]:
-    return listing.devices, listing.withheld
+def _differences(before: Mapping[str, Listing], after: Mapping[str, Listing]) -> list[str]:
+    """Return the names of devices and the subjects of what is withheld that differ."""
+    old, new = _listed(before), _listed(after)
+    return sorted({key[1] for key in {*old, *new} if old.get(key) != new.get(key)})
+
+
+def _listed(listings: Mapping[str, Listing]) -> dict[tuple[str, str, str], object]:
+    found: dict[tuple[str, str, str], object] = {}
+    for driver, listing in listings.items():
+        found |= {(driver, device.name, ""): device for device in listing.devices}
+        found |= {(driver, one.subject, one.rule): one for one in listing.withheld}
+    return found
