@@ -96,6 +96,8 @@ def agent_on(
     state = cluster.state / f"agent-{node}"
     environment = {
         "HARDPOINT_NODE_NAME": node,
+        "POD_NAMESPACE": HOME,
+        "POD_NAME": _pod(node),
         "HARDPOINT_PATHS__STATE": str(state),
         "HARDPOINT_KUBE__URL": cluster.server,
         "HARDPOINT_KUBE__CA_FILE": str(cluster.authority),
@@ -119,7 +121,7 @@ def _token(cluster: Cluster, witness: Witness, node: str) -> Path:
 
     The authorizer reads the node's name from it (KEP-4193), for ``associated-node:…``.
     """
-    name = f"agent-{node}"
+    name = _pod(node)
     spec = {
         "nodeName": node,
         "hostNetwork": True,
@@ -139,3 +141,7 @@ def _token(cluster: Cluster, witness: Witness, node: str) -> Path:
     file = cluster.state / f"{name}.token"
     file.write_text(answer["status"]["token"])
     return file
+
+
+def _pod(node: str) -> str:
+    return f"agent-{node}"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cluster.boards import Boards, boards_on
 from cluster.node import CannotRun, Cluster, check_machine, own_directory
+from cluster.plugged import Plugged, plugged_on
 from cluster.programs import release
 from cluster.skipping import cannot
 from cluster.witness import Namespace
@@ -91,6 +92,21 @@ def boards(world: World, session_boards: Boards) -> Boards:
     """A second node with a third party's boards, none of them taken or tainted."""
     session_boards.whole()
     return session_boards
+
+
+@pytest.fixture(scope="session")
+def session_plugged(
+    session_world: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Plugged]:
+    with plugged_on(session_world, tmp_path_factory.mktemp("plugged")) as made:
+        yield made
+
+
+@pytest.fixture
+def plugged(world: World, session_plugged: Plugged) -> Plugged:
+    """A node whose agent serves the device plugin API, with all its devices there."""
+    session_plugged.whole()
+    return session_plugged
 
 
 @pytest.fixture

@@ -31,16 +31,16 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._fake = FakeMachine(root)
+        self.fake = FakeMachine(root)
         self._second: FakePci | None = None
         self._adapter: FakeUsb | None = None
         self.ids = root / "pci.ids"
         self.ids.write_text(PCI_IDS)
-        first = self._fake.pci(FIRST, vendor="8086", device="46d2", klass="030000", driver="i915")
+        first = self.fake.pci(FIRST, vendor="8086", device="46d2", klass="030000", driver="i915")
         first.drm(card=0, render=128, gid=VIDEO, render_gid=RENDER, connectors=("HDMI-A-1",))
         first.i2c(4, 5)
-        (self._fake.proc / "2").mkdir()
-        (self._fake.proc / "2/comm").write_text("kthreadd\n")  # the host's processes are seen
+        (self.fake.proc / "2").mkdir()
+        (self.fake.proc / "2/comm").write_text("kthreadd\n")  # the host's processes are seen
         self.whole()
 
     def whole(self) -> None:
@@ -52,9 +52,7 @@ class Machine:
         self._lay()
 
     def plug_card(self, card: int = 1, render: int = 129) -> None:
-        found = self._fake.pci(
-            SECOND, vendor="1002", device="7480", klass="030000", driver="amdgpu"
-        )
+        found = self.fake.pci(SECOND, vendor="1002", device="7480", klass="030000", driver="amdgpu")
         found.drm(card=card, render=render, gid=VIDEO, render_gid=RENDER, connectors=("DP-1",))
         self._second = found
         self._lay()
@@ -67,7 +65,7 @@ class Machine:
 
     def plug_adapter(self, *, devnum: int = 2, tty: int = 0) -> None:
         """Plug the adapter in, under the numbers that the kernel happens to give it."""
-        adapter = self._fake.usb(
+        adapter = self.fake.usb(
             "1-8",
             vendor="10c4",
             product="ea60",
@@ -90,7 +88,7 @@ class Machine:
     def boot(self, number: int) -> None:
         """Begin another boot: the kernel has a new boot id."""
         known = f"6b1d3a52-0000-4000-8000-{number:012x}"
-        (self._fake.proc / "sys/kernel/random/boot_id").write_text(known + "\n")
+        (self.fake.proc / "sys/kernel/random/boot_id").write_text(known + "\n")
 
     def environment(self) -> dict[str, str]:
         """Return settings that let an agent run on this machine."""
@@ -99,7 +97,7 @@ class Machine:
         }
 
     def _lay(self) -> None:
-        lay_nodes(self._fake)
+        lay_nodes(self.fake)
         kernel_event()
 
 

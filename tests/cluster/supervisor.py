@@ -33,13 +33,29 @@ mount -t tmpfs tmpfs /var/lib
 mkdir /var/lib/kubelet
 mount --bind "$1/kubelet" /var/lib/kubelet
 mount -t tmpfs tmpfs /var/log
+if [ -d "$1/dev" ]; then
+  mkdir "$1/own"
+  mount -t tmpfs -o mode=755 tmpfs "$1/own"
+  for old in /dev/*; do
+    new="$1/own/${old#/dev/}"
+    if [ -d "$old" ] && [ ! -L "$old" ]; then mkdir "$new"; mount --rbind "$old" "$new"
+    else cp -a "$old" "$new"; fi
+  done
+  for more in "$1/dev"/*/; do
+    new="$1/own/$(basename "$more")"
+    mkdir -p "$new"
+    mount --bind "$more" "$new"
+  done
+  mount --rbind "$1/own" /dev
+fi
 mount --make-rshared /
 touch "$1/ready"
 exec sleep 2147483647
 """
 """A node's mount namespace. The device plugin directory is /var/lib/kubelet/… whatever --root-dir
 says; a tmpfs above it spares the host an empty directory. Logs of pods lie below /var/log,
-where each kubelet removes what is of no pod of its own: those of other nodes and other clusters."""
+where each kubelet removes what is of no pod of its own: those of other nodes and other clusters. A
+node with a directory ``dev`` has its directories in /dev, for what is given by path alone."""
 
 
 class Part:
@@ -287,7 +303,7 @@ class Supervisor:
                     os.waitpid(pid, os.WNOHANG)
 
 
-_ALL_NODES = ("n0", "n1", "n2")
+_ALL_NODES = ("n0", "n1", "n2", "n3")
 _LAST_ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:node-proxier"
 _FIRST_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,15 @@ class Namespace:
         return found
 
     def until_running(self, *names: str, patience: float = PATIENCE) -> None:
+        """Wait until pods run. Raises ``Never`` at once for one that has failed for good."""
+
+        def look(name: str) -> bool:
+            if (found := self.pod(name))["status"].get("phase") == "Failed":
+                raise Never(f"{name} failed")
+            return _runs(found)
+
         for name in names:
-            self._until(name, "running", lambda name=name: _runs(self.pod(name)), patience)
+            self._until(name, "running", partial(look, name), patience)
 
     def until_app_runs(self, app: str, pods: int = 1) -> list[str]:
         """Wait until so many pods of a Deployment run, and no other is left; return their names."""
