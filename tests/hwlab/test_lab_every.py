@@ -42,10 +42,18 @@ async def said(session_live: Live) -> Said:
     live = session_live
     await live.quiet()
     tree = await live.snapshot()
-    recorded = json.loads(await live.command("devices", "--sysfs", str(tree), "--json"))
+    recorded = await answered(live, "--sysfs", str(tree))
     shutil.rmtree(tree)
-    here = await live.json("devices")
+    here = await answered(live)
     return Said(here, recorded, live.published, await live.json("status"))
+
+
+async def answered(live: Live, *words: str) -> Answer:
+    """Ask until no driver was late: on a busy host its ten seconds may be too few."""
+    while True:
+        answer: Answer = await live.json("devices", *words)
+        if not any("no answer within" in fault["message"] for fault in answer["faults"]):
+            return answer
 
 
 def by_name(answer: Answer) -> Devices:
