@@ -369,6 +369,16 @@ def test_a_machine_without_devices_would_write_nothing(shell: Shell) -> None:
     assert as_json.json == []
 
 
+def test_of_two_installed_frontends_dra_serves_where_the_settings_do_not_say(full: Shell) -> None:
+    states = {
+        one["name"]: one["state"]
+        for one in full("plugins", "--json").json
+        if one["role"] == "frontend"
+    }
+
+    assert states == {"deviceplugin": "disabled", "dra": "running"}
+
+
 def test_a_frontend_that_cannot_run_is_said(full: Shell) -> None:
     answer = full("slice", "--sysfs", full.tree, HARDPOINT_FRONTENDS="dar")
 
