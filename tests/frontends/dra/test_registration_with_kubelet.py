@@ -199,7 +199,8 @@ async def test_a_refused_registration_is_said_and_tried_again_with_a_new_socket(
     async with kubelet, running(registration.run):
         await agent.until(
             lambda: any(
-                "none of which this kubelet" in said for said in agent.faults.get(FAULT, ())
+                "none of services supported by the plugin" in said
+                for said in agent.faults.get(FAULT, ())
             )
         )
         registration._versions = ("v1.DRAPlugin",)
