@@ -44,8 +44,10 @@ class Assigned:
     """Qualified CDI names: ours first, then what the driver adds of other vendors. The same for
     one resource, id and device, always."""
     delivery: Delivery
-    """What the CDI file says, for runtimes without CDI: nodes with their numbers, mounts, env,
-    annotations. ``delivery.hooks``, ``gids`` and ``cdi_devices`` need CDI."""
+    """What its holder receives. ``env`` is the frontend's to pass, merged with that of what else
+    the container has: the CDI file does not say it. The rest the file says too; for runtimes
+    without CDI there are ``nodes`` with their numbers, ``mounts`` and ``annotations``, while
+    ``hooks``, ``gids`` and ``cdi_devices`` need CDI."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

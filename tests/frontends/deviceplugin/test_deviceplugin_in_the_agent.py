@@ -140,6 +140,19 @@ async def test_the_driver_says_which_devices_a_pod_gets_together(site: Site) -> 
         assert given.ids == ("radio2", "radio3")
 
 
+@pytest.mark.parametrize("way", ["cdi", "specs"])
+async def test_a_container_with_two_devices_sees_both_in_a_variable_that_both_set(
+    site: Site, way: str
+) -> None:
+    async with site.agent(devices=way):
+        await site.kubelet.until_allocatable(RADIO, 4)
+        await site.kubelet.admit(pod("train", 2))
+
+        seen = await site.kubelet.run(pod("train"))
+
+        assert [one for one in seen.env if one.startswith("RADIOS=")] == ["RADIOS=radio2,radio3"]
+
+
 async def test_a_pod_keeps_its_device_through_restarts_of_agent_and_kubelet(site: Site) -> None:
     async with site.agent():
         await site.kubelet.until_allocatable(RADIO, 4)

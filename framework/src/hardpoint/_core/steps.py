@@ -19,6 +19,7 @@ from hardpoint._core.ledger import Ledger, Record
 from hardpoint._core.ports import Hooks
 from hardpoint._core.records import Result
 from hardpoint._core.standing import Standing, standing
+from hardpoint.allocation import is_allocation
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import (
     HardpointError,
@@ -188,7 +189,7 @@ class Steps:
         for record in records:
             delivery = changed.get(record.id, self._in_this_boot(record))
             if record.id not in gone and delivery is not None:
-                found[record.cdi_vendor].append((record.cdi_name, delivery))
+                found[record.cdi_vendor].append((record.cdi_name, _in_file(record, delivery)))
         return await self.composer.in_thread(lambda: self._write_files(uid, found))
 
     def _in_this_boot(self, record: Record) -> Delivery | None:
@@ -340,3 +341,13 @@ def _unfinished(record: Record, error: HardpointError) -> HoldError:
     if isinstance(error, HookLate):
         return HoldBusy(record.holder, error.hook)
     return HoldFailed(f"device {record.device.name} of {record.holder} is not undone: {error}")
+
+
+def _in_file(record: Record, delivery: Delivery) -> Delivery:
+    """Return what of a delivery the runtime finds in the CDI file.
+
+    Each id of a device plugin allocation has a file of its own, and of one variable in two files
+    the container has the last. So the variables of those are the frontend's to pass: it knows which
+    ids one container has, and merges them.
+    """
+    return replace(delivery, env={}) if is_allocation(record.claim) else delivery
