@@ -67,7 +67,7 @@ class Plugged:
                 self.cluster.start(part)
         self.machine.whole()
         for name in BOARDS:
-            self.set(name, fault=None, taken="", freed="")
+            self.set(name, fault=None, freed="")
         self.configure()
         self.until_listed()
         self.until_allocatable(BOARD, len(BOARDS))
