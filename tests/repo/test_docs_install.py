@@ -35,7 +35,8 @@ def test_the_agents_directories_are_mounted_where_they_are(daemon_set: dict[str,
     (agent,) = pod["containers"]
     mounts = {host[m["name"]]: m["mountPath"] for m in agent["volumeMounts"] if m["name"] in host}
     paths = AgentSettings().paths
-    wanted = {paths.state, paths.cdi, paths.kubelet / "plugins", paths.kubelet / "plugins_registry"}
+    of_kubelet = {paths.kubelet / name for name in ("plugins", "plugins_registry", "pod-resources")}
+    wanted = {paths.state, paths.cdi, paths.device_plugins, *of_kubelet}
 
     assert all(at == where for at, where in mounts.items())
     assert {str(path) for path in wanted} <= mounts.keys()
