@@ -14,6 +14,7 @@ from hardpoint.model import (
     Domain,
     Event,
     Health,
+    Hold,
     Offer,
     Offered,
     Part,
@@ -71,6 +72,7 @@ class OfferingAgent:
         self.offer = offer or Offer(generation=0, complete=False)
         self.faults: dict[str, str] = {}
         self.events: list[Event] = []
+        self.held: tuple[Hold, ...] = ()
         self._writing = True
         self._changed, self._faulted = anyio.Event(), anyio.Event()
 
@@ -97,6 +99,9 @@ class OfferingAgent:
             changed = self._changed
             yield self.offer
             await changed.wait()
+
+    def holds(self) -> tuple[Hold, ...]:
+        return self.held
 
     def writing(self) -> bool:
         return self._writing

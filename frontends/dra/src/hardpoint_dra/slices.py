@@ -20,6 +20,7 @@ from hardpoint.agent import Agent
 from hardpoint.errors import KubeConflict, KubeError, KubeNotFound
 from hardpoint.kube import Backoff, Kube, Listing
 from hardpoint.model import Domain, Offer
+from hardpoint_dra.beside import beside_allocations
 from hardpoint_dra.converge import Convergence
 from hardpoint_dra.translate import Profile
 
@@ -162,6 +163,7 @@ class SlicePublisher:
 
     async def _follow_offer(self) -> None:
         async for offer in self._agent.offers():
+            offer = beside_allocations(offer, self._agent.holds())
             old, self._offer = self._offer, offer
             if old and self._settled.is_set() and self._pool.alike(old, offer):
                 self._done = offer.generation  # every prepare changes the offer: a claim holds now
