@@ -11,8 +11,6 @@ from cluster.plugged import BOARD, BOARDS, NODE, Plugged, boards_of, lives, pod,
 from cluster.waiting import until
 from cluster.witness import Namespace
 
-SAME_BOARD = pytest.mark.field_case("A02", "J03")
-
 
 def running(plugged: Plugged, namespace: Namespace) -> str:
     """Start a pod; return the board that it has."""
@@ -60,7 +58,7 @@ def others_get_others(plugged: Plugged, namespace: Namespace, board: str) -> Non
         ("crash", "n3-containerd"),
     ],
 )
-@SAME_BOARD
+@pytest.mark.field_case("A02", "J03")
 def test_a_pod_keeps_its_device_and_no_other_gets_it_when_a_program_restarts(
     plugged: Plugged, namespace: Namespace, how: str, part: str
 ) -> None:
@@ -75,7 +73,7 @@ def test_a_pod_keeps_its_device_and_no_other_gets_it_when_a_program_restarts(
     others_get_others(plugged, namespace, board)
 
 
-@SAME_BOARD
+@pytest.mark.field_case("A02", "J03")
 def test_a_pod_keeps_its_device_and_no_other_gets_it_when_the_agent_is_killed(
     plugged: Plugged, namespace: Namespace
 ) -> None:
@@ -93,7 +91,7 @@ def test_a_pod_keeps_its_device_and_no_other_gets_it_when_the_agent_is_killed(
     others_get_others(plugged, namespace, board)
 
 
-@SAME_BOARD
+@pytest.mark.field_case("A02", "J03")
 def test_the_agent_and_the_kubelet_come_back_in_either_order(
     plugged: Plugged, namespace: Namespace
 ) -> None:
