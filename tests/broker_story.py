@@ -92,7 +92,7 @@ class Story:
         """Be one of two agents: let the other go on when it is in the way, and wait for it."""
         self.tries, self.pause = 200, 0.05
         self.on_refusal = partial(resume, self.root)
-        lock = WriterLock(self.root / "writer.lock")
+        lock = WriterLock(self.root / "writer")
         self.world.writing = lock.writing
 
     def plug(self) -> None:
@@ -195,7 +195,11 @@ class Story:
     async def clear(self, broker: Broker) -> None:
         """An operator has looked: the cards are blank, whatever their driver says."""
         for name in CLAIMS["u1"]:
-            (self.root / "hw" / name).unlink(missing_ok=True)
+            try:
+                (self.root / "hw" / name).unlink(missing_ok=True)
+            except OSError:
+                mended(self.root)
+                (self.root / "hw" / name).unlink(missing_ok=True)
             clear = partial(broker.clear_quarantine, name)
             await self.insist(broker, "operator", clear)
 

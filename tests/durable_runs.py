@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 from broker_story import Story
 
 from hardpoint._core.broker import Broker
-from hardpoint.errors import LedgerUnwritable
+from hardpoint.errors import HardpointError
 from hardpoint.testing.durable import DurableRun, heard, resume
 
-REASONS = ("ledger", "CDI", "cdi", "prepare_device", "the release after", "call", "renumbered")
+REASONS = (
+    "ledger",
+    "CDI",
+    "cdi",
+    "prepare_device",
+    "the release after",
+    "call",
+    "renumbered",
+    "the quarantine after",
+)
 """Where it failed; or what it waits for, that did not fail itself."""
+FILES = {"claims.lock", "ledger.db", "ledger.lock"}
+"""What is in the state directory when nobody uses it."""
 BOOT = "boot"
 """A file that exists once the node has booted again."""
 
@@ -63,6 +75,12 @@ class BrokerRun(DurableRun):
         story = self._told_so_far(root)
         story.renumber_nodes()  # while nobody looked
         self._run(story, self._check)
+        left = {path.name for path in (root / "state").iterdir()} - FILES
+        self._check_left(root, left)
+
+    def _check_left(self, root: Path, left: set[str]) -> None:
+        """Nothing is left half made, and no good ledger was set aside for a disk that failed."""
+        assert not left, left
 
     async def _check(self, broker: Broker) -> None:
         story = self._story
@@ -89,17 +107,25 @@ class BrokerRun(DurableRun):
         self._story = story
 
         async def live() -> None:
-            async with story.world.broker() as broker:
-                await broker.restore()
+            async with self._started(story) as broker:
                 await work(broker)
 
-        try:
-            anyio.run(live)
-        except LedgerUnwritable:  # nothing is begun while another opens the ledger
-            if self.alone:
-                raise
-            story.on_refusal()
-            anyio.run(live)
+        anyio.run(live)
+
+    @asynccontextmanager
+    async def _started(self, story: Story) -> AsyncIterator[Broker]:
+        """Start a broker; where that fails, end, for whoever runs it to start it again."""
+        async with AsyncExitStack() as stack:
+            for again in (True, False):
+                try:
+                    broker = await stack.enter_async_context(story.world.broker())
+                    await broker.restore()
+                    break
+                except (HardpointError, OSError) as error:
+                    if self.alone or not again:
+                        raise SystemExit(str(error)) from error
+                    story.on_refusal()  # nothing is begun while another opens the ledger
+            yield broker
 
 
 class Claims(BrokerRun):
@@ -146,7 +172,8 @@ class FirstStart(BrokerRun):
     story: tuple[str, ...] = ("keep_listings", "+u2")
 
     def begin(self, root: Path) -> None:
-        """Nothing is there."""
+        """Nothing of ours is there."""
+        Story(root)
 
 
 class Damaged(BrokerRun):
@@ -164,9 +191,8 @@ class Damaged(BrokerRun):
         path = state / "ledger.db"
         path.write_bytes(path.read_bytes()[:100] + b"\xff" * 5000)
 
-    def _check_messages(self, root: Path) -> None:
-        asides = [p for p in (root / "state").iterdir() if "damaged" in p.name]
-        assert len([p for p in asides if not p.name.endswith("-wal")]) == 1, asides
+    def _check_left(self, root: Path, left: set[str]) -> None:
+        assert len([name for name in left if not name.endswith("-wal")]) == 1, left
 
 
 class Lost(Damaged):
@@ -176,8 +202,8 @@ class Lost(Damaged):
         for path in state.iterdir():
             path.unlink()
 
-    def _check_messages(self, root: Path) -> None:
-        """There is nothing to keep aside."""
+    def _check_left(self, root: Path, left: set[str]) -> None:
+        BrokerRun._check_left(self, root, left)
 
 
 OLD: tuple[str, ...] = ("+u1", "renumber", "-u4", "attend", "+u5", "-u1", "attend")

@@ -93,6 +93,7 @@ class Insists(Flushed):
     """Tries again once, after there is room again."""
 
     def save(self, path: Path, colour: str) -> None:
+        mended(path.parents[1])  # it may be said more than once
         try:
             super().save(path, colour)
         except OSError:
@@ -101,6 +102,18 @@ class Insists(Flushed):
 
 
 class GivesUp(Flushed):
+    restarts = 1
+
+    def work(self, root: Path) -> None:
+        try:
+            super().work(root)
+        except OSError as error:
+            sys.exit(str(error))
+
+
+class Breaks(Flushed):
+    """Whoever starts it again does not mend an exception."""
+
     restarts = 1
 
 
@@ -159,6 +172,7 @@ async def test_a_good_way_of_saving_has_no_problem_at_any_step(tmp_path: Path) -
         (Insists, Fail(errno.ENOSPC), False),
         (Insists, Fail(errno.EIO, lasts=True), False),
         (GivesUp, Fail(errno.EIO), False),
+        (Breaks, Fail(errno.EIO), True),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )

@@ -31,6 +31,8 @@ from hardpoint.testing.durable import (
 )
 
 _DIE_WITH_PARENT = 1
+_EXCEPTION = 70
+"""The exit status of a function that raised: ``EX_SOFTWARE`` of sysexits.h."""
 _TICK = 0.02
 
 
@@ -91,7 +93,7 @@ class Child:
 
 def _live(function: Callable[[], None], writing: int, channel: socket.socket | None) -> None:
     """Be the child, to its end."""
-    status = 1
+    status = _EXCEPTION
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -100,7 +102,7 @@ def _live(function: Callable[[], None], writing: int, channel: socket.socket | N
         function()
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException:  # noqa: BLE001 - told to the parent
         os.write(writing, traceback.format_exc()[-4000:].encode())
     finally:
@@ -189,7 +191,8 @@ class Round:
         assert self._actor is not None
         self._actor.reap()
         most = self.run.restarts + (not isinstance(self.fault, Fail | Overlap))
-        if self.reached is None or self.restarts >= most:
+        raised = os.waitstatus_to_exitcode(self._actor.status) == _EXCEPTION
+        if raised or self.reached is None or self.restarts >= most:
             return False
         self.restarts += 1
         self._failing = False

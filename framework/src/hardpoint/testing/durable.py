@@ -125,7 +125,8 @@ class DurableRun:
     patience: float = 30.0
     """Seconds that each part may take."""
     restarts: int = 0
-    """How often ``work`` is started again when a fault ends it, as whoever runs a service does."""
+    """How often ``work`` is started again where it exits because of a fault (``sys.exit``, or a
+    program that was executed), as whoever runs a service does; an exception is a problem."""
 
     def begin(self, root: Path) -> None:
         """Lay the ground; nothing fails yet."""
@@ -169,7 +170,7 @@ def heard(root: Path) -> list[list[Any]]:
 
 def mended(root: Path) -> None:
     """End a failure that lasts: there is room on the disk again."""
-    (root / MENDED).touch()
+    (root / MENDED).open("w").close()  # opened for writing each time: that is what is seen
 
 
 def resume(root: Path) -> None:
