@@ -9,7 +9,7 @@ from broker_world import DOMAIN, World
 from hardpoint._core.allocations import Allocations
 from hardpoint._core.broker import Broker
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.podsource import Kubelet
+from hardpoint._core.podsource import CHECKPOINT, Checkpoint, Kubelet
 from hardpoint._core.podwatch import PodWatch, Surroundings
 from hardpoint.allocation import Allocation, Assigned, Assignment
 from hardpoint.errors import CallFailed
@@ -34,6 +34,9 @@ class Pods:
     reads: int = 0
     named: dict[str, PodUse] = field(default_factory=dict)
     """Answers of ``get`` that the list lacks."""
+    written: Checkpoint = field(default_factory=Checkpoint)
+    unreadable: str = ""
+    """Why the checkpoint cannot be read."""
 
     def has(self, pod: str, *ids: str, resource: str = CARD) -> None:
         held = (HeldResource(container="main", resource=resource, ids=ids),) if ids else ()
@@ -49,6 +52,10 @@ class Pods:
             device=device,
         )
         self.listed[pod] = PodUse(namespace="ns", name=pod, devices=(held,))
+
+    def writes(self, *ids: str, at: int) -> None:
+        """Write the checkpoint, at a moment of its own."""
+        self.written = Checkpoint(frozenset((CARD, id_) for id_ in ids), (1, at))
 
     def gone(self, pod: str) -> None:
         del self.listed[pod]
@@ -71,6 +78,11 @@ class Pods:
     async def get(self, namespace: str, name: str) -> PodUse | None:
         self._check()
         return self.named.get(name) or self.listed.get(name)
+
+    async def checkpoint(self) -> Checkpoint:
+        if self.unreadable:
+            raise CallFailed(CHECKPOINT, "reading", "UNAVAILABLE", self.unreadable)
+        return self.written
 
     def _check(self) -> None:
         if self.broken:

@@ -67,6 +67,7 @@ class Node:
 @pytest.fixture
 async def node(world: World, short_path: Path) -> AsyncIterator[Node]:
     plugins = short_path / "plugins"
+    world.paths = world.paths.model_copy(update={"device_plugins": plugins})
     kubelet = FakeKubelet(world.root / "kubelet", device_plugins=plugins, cdi=[world.paths.cdi])
     kubelet.runtime._info = world.machine.node().info
     plugin = Radios(plugins, "radio0", "radio1", resource=RADIO)
@@ -103,6 +104,20 @@ async def test_a_pods_device_is_held_shown_and_free_again_when_the_pod_is_over(n
         await until(lambda: len(agent.allocations()) == 1)
         assert device not in [one.id for one in agent.allocations()]
         await agent.prepare(wanted.key, reading(wanted))
+
+
+async def test_an_init_containers_device_is_held_while_its_pod_lives(node: Node) -> None:
+    first = Container(name="load", resources={RADIO: 1}, init=True)
+    loading = Pod(name="train", containers=(first, Container(name="main")))
+    async with node.agent() as agent:
+        (got,) = await node.kubelet.admit(loading)
+        (device,) = got.ids
+        before = node.kubelet.pods.lists
+        await until(lambda: node.kubelet.pods.lists > before + 40)
+        assert [one.id for one in agent.allocations()] == [device]
+
+        node.kubelet.end(loading)
+        await until(lambda: not agent.allocations())
 
 
 async def test_a_pod_keeps_its_device_through_restarts_of_kubelet_and_agent(node: Node) -> None:

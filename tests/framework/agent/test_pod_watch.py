@@ -72,6 +72,53 @@ async def test_a_hold_ends_after_two_good_reads_without_its_id(world: World, pod
     ]
 
 
+async def test_an_init_container_that_no_list_names_keeps_its_device(
+    world: World, pods: Pods
+) -> None:
+    async with serving(world, pods) as one:
+        await one.allocate(assignment("card-a"))
+        pods.has("train")
+        pods.writes("card-a", at=1)
+        for _ in range(30):
+            await one.look()
+        assert one.devices() == ["card-a"]
+
+        pods.writes(at=2)
+        await one.look()
+        assert one.devices() == []
+
+
+async def test_a_checkpoint_that_cannot_be_read_ends_nothing_and_is_said(
+    world: World, pods: Pods
+) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        pods.unreadable = "PermissionError"
+        for _ in range(5):
+            await one.look()
+        assert one.devices() == ["card-a"]
+        assert [e.source for e in one.board.entries] == ["pod-resources checkpoint"]
+
+        pods.unreadable = ""
+        await one.look()
+        assert one.devices() == []
+        assert not one.board.entries
+
+
+async def test_a_checkpoint_that_nobody_writes_any_more_is_not_believed_for_ever(
+    world: World, pods: Pods
+) -> None:
+    async with holding(world, pods) as one:
+        pods.gone("train")
+        pods.writes("card-a", at=1)
+        for _ in range(5):
+            await one.look()
+        assert one.devices() == ["card-a"]
+
+        await one.look(after=one.watch.pace.alone)
+        assert one.devices() == []
+
+
 async def test_two_reads_at_one_moment_count_once(world: World, pods: Pods) -> None:
     async with holding(world, pods) as one:
         pods.gone("train")

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import anyio
 import pytest
+from plain_plugin import Plugin
 
-from hardpoint._core.podsource import PodSource
+from hardpoint._core.podsource import CHECKPOINT, PodSource
 from hardpoint.errors import CallFailed, SocketError
 from hardpoint.kubelet import podresources_v1_pb2 as pb
-from hardpoint.testing import FakeKubelet, Pod
+from hardpoint.testing import Container, FakeKubelet, Pod
+
+GPU = "example.com/gpu"
 
 
 @pytest.fixture
@@ -92,3 +95,58 @@ async def test_a_busy_nodes_list_is_read_up_to_16_mebibytes_and_asked_for_once(
         with pytest.raises(CallFailed, match="larger than max"):
             await source.list()
     assert kubelet.pods.lists == 1
+
+
+async def test_the_checkpoint_names_what_init_containers_have(short_path: Path) -> None:
+    first = Container(name="load", resources={GPU: 1}, init=True)
+    directory = short_path / "dp"
+    async with (
+        FakeKubelet(short_path, device_plugins=directory) as kubelet,
+        Plugin(directory, "a", resource=GPU).serving(),
+    ):
+        source = PodSource(short_path, directory)
+        await kubelet.until_allocatable(GPU, 1)
+        before = await source.checkpoint()
+        await kubelet.admit(Pod(name="one", containers=(first, Container(name="main"))))
+        after = await source.checkpoint()
+
+        assert [pod.resources for pod in await source.list()] == [()]
+        assert not before.ids
+        assert after.ids == {(GPU, "a")}
+        assert before.written != after.written
+
+
+@pytest.mark.parametrize(
+    ("entries", "ids"),
+    [
+        ("null", set()),
+        (
+            '[{"ResourceName": "r/a", "DeviceIDs": ["1", "2"]}]',
+            {("r/a", "1"), ("r/a", "2")},
+        ),
+        (
+            '[{"ResourceName": "r/a", "DeviceIDs": {"0": null, "1": ["1"]}}]',
+            {("r/a", "1")},
+        ),
+    ],
+)
+async def test_checkpoints_of_every_release_are_read(
+    tmp_path: Path, entries: str, ids: set[tuple[str, str]]
+) -> None:
+    (tmp_path / CHECKPOINT).write_text(f'{{"Data": {{"PodDeviceEntries": {entries}}}}}')
+    assert (await PodSource(tmp_path, tmp_path).checkpoint()).ids == ids
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", '{"Data": 1}', '{"Data": {"PodDeviceEntries": [1]}}', "[" * 100_000]
+)
+async def test_a_checkpoint_that_says_something_else_is_no_empty_one(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / CHECKPOINT).write_text(text)
+    with pytest.raises(CallFailed, match="reading"):
+        await PodSource(tmp_path, tmp_path).checkpoint()
+
+
+async def test_no_checkpoint_says_nothing(tmp_path: Path) -> None:
+    assert not (await PodSource(tmp_path, tmp_path).checkpoint()).ids

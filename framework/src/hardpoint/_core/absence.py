@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hardpoint._core.podlist import PodList
-from hardpoint._core.podsource import Kubelet
+from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
 
 READS = 2
@@ -32,7 +32,8 @@ class Pace:
     """From the moment that a kubelet knows its pods, as far as can be told, to a read that may miss
     one: it admits them one after the other when it starts."""
     alone: float = 3600.0
-    """After which a kubelet that lists nothing but static pods is believed to have no others."""
+    """After which a kubelet that lists nothing but static pods is believed to have no others, and
+    a checkpoint that was not written any more is believed no longer."""
 
 
 class Absence:
@@ -45,6 +46,8 @@ class Absence:
         self._knows_since: float | None = None
         self._first: dict[_Version, float] = {}
         self._missed: dict[_Version, list[float]] = {}
+        self._written: tuple[object, float] = (None, 0.0)
+        """The checkpoint that was seen last, and since when it is that one."""
         self.doubt = ""
         """Why nothing follows from what is not listed; empty where it does, or soon will."""
 
@@ -82,6 +85,16 @@ class Absence:
     def settled(self, begun: float) -> bool:
         """Say whether something may follow from what a read does not list."""
         return self._knows_since is not None and begun - self._knows_since >= self._pace.settle
+
+    def believes(self, found: Checkpoint, now: float) -> bool:
+        """Say whether what a checkpoint names is somebody's.
+
+        The kubelet writes it anew at each list of a plugin's, ours once a minute at least. Where
+        no plugin lists any more nothing is written, and pods that are over stay in it for ever.
+        """
+        if found.written != self._written[0]:
+            self._written = found.written, now
+        return now - self._written[1] < self._pace.alone
 
     def seen(self, record: Record) -> None:
         """A pod has it."""

@@ -172,7 +172,7 @@ class HardpointAgent:
 
     def _wire_pods(self) -> None:
         around = Surroundings(
-            pods=PodSource(self.paths.kubelet),
+            pods=PodSource(self.paths.kubelet, self.paths.device_plugins),
             holder=self._broker,
             records=self._ledger,
             board=self.board,

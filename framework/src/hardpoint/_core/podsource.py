@@ -2,17 +2,39 @@
 
 The path may lead to another kubelet's socket at any moment, and what an old one answered says
 nothing of what the new one knows.
+
+Pod-resources lists no ordinary init container (``IsRestartableInitContainer`` in the kubelet's
+``podresources/server_v1.go``), however long it runs. The device manager's checkpoint has them all.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
 
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet.pods import PodUse
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""In the device plugin directory; written at each allocation and at each list of a plugin's."""
+_LONGEST = 64 << 20
+"""Bytes: it holds every answer to ``Allocate`` of every container on the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the kubelet's device manager has written down. ``written`` differs with each time."""
+
+    ids: frozenset[tuple[str, str]] = frozenset()
+    """Resource and id of all that some container has, or had when it was written."""
+    written: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +49,11 @@ class Kubelet:
 class PodSource:
     """Reads which pods the kubelet lists. ``timeout_s`` is in seconds, for each call."""
 
-    def __init__(self, kubelet_root: Path, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, kubelet_root: Path, device_plugins: Path | None = None, timeout_s: float = 5.0
+    ) -> None:
         self._root, self._timeout = kubelet_root, timeout_s
+        self._checkpoint = (device_plugins or kubelet_root / "device-plugins") / CHECKPOINT
         self.path = kubelet_root / "pod-resources" / "kubelet.sock"
 
     def kubelet(self) -> Kubelet | None:
@@ -63,6 +88,13 @@ class PodSource:
         async with PodResources(self._root, timeout_s=self._timeout) as client:
             return await client.get(namespace, name)
 
+    async def checkpoint(self) -> Checkpoint:
+        """Return what the device manager has written down; nothing where there is no such file.
+
+        Raises ``CallFailed`` for a file that cannot be read, or that says something else.
+        """
+        return await anyio.to_thread.run_sync(_read, self._checkpoint)
+
     def _there(self) -> Kubelet:
         found = self.kubelet()
         if found is None:
@@ -71,3 +103,27 @@ class PodSource:
 
     def _failed(self, why: str) -> CallFailed:
         return CallFailed(str(self.path), "PodResourcesLister.List", "UNAVAILABLE", why)
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = json.loads(file.read(_LONGEST))["Data"]
+        return Checkpoint(
+            frozenset(_ids(data["PodDeviceEntries"])), (status.st_ino, status.st_mtime_ns)
+        )
+    except FileNotFoundError:
+        return Checkpoint()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CallFailed(str(path), "reading", "UNAVAILABLE", type(error).__name__) from error
+
+
+def _ids(entries: Iterable[Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield resource and id of each entry; ids stand below their NUMA node, or alone (1.19)."""
+    for entry in entries or ():
+        found = entry["DeviceIDs"] or ()
+        lists = found.values() if isinstance(found, dict) else (found,)
+        for ids in lists:
+            for id_ in ids or ():
+                yield str(entry["ResourceName"]), str(id_)

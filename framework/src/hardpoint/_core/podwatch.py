@@ -4,7 +4,8 @@ The device plugin API has no word for the end of an allocation, so the kubelet's
 read, and what follows from it is unequal. That a pod has an id is believed at once. That none has
 it is believed of two good reads alone, both begun well after the hold was last asked for, from a
 kubelet that has shown for a while that it knows its pods: one that has just started lists none
-until the API server has told it.
+until the API server has told it. And what the device manager's checkpoint names is somebody's
+still: it may be an init container's, which is in no list.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import anyio
 
 from hardpoint._core.absence import Absence, Pace
 from hardpoint._core.podlist import PodList, Users
-from hardpoint._core.podsource import Kubelet
+from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
 from hardpoint.allocation import Assignment, allocation_key, is_allocation
 from hardpoint.errors import HardpointError, HoldBusy
@@ -49,6 +50,9 @@ class Pods(Protocol):
 
     async def get(self, namespace: str, name: str) -> PodUse | None:
         """Return one pod. Raises ``HardpointError``."""
+
+    async def checkpoint(self) -> Checkpoint:
+        """Return what the device manager has written down. Raises ``HardpointError``."""
 
 
 class Holder(Protocol):
@@ -320,6 +324,8 @@ class PodWatch:
 
     async def _is_gone(self, record: Record) -> bool:
         """Ask for each pod that had it, by name: this is the last look, and lists may be cut."""
+        if await self._is_written_down(record):
+            return False
         for user in self._had.get(record.claim.uid, ()):
             try:
                 pod = await self._around.pods.get(user.namespace, user.pod)
@@ -330,6 +336,19 @@ class PodWatch:
                 self._absence.seen(record)
                 return False
         return True
+
+    async def _is_written_down(self, record: Record) -> bool:
+        """Say whether the checkpoint names it, or cannot be read."""
+        name = f"{SOURCE} checkpoint"
+        try:
+            found = await self._around.pods.checkpoint()
+        except HardpointError as error:
+            self._failing.add(name)
+            self._around.board.record(name, str(error), cost=_COST)
+            return True
+        return self._absence.believes(found, self._clock()) and record.claim.uid in {
+            allocation_key(*names, "").uid for names in found.ids
+        }
 
     async def _try(self, name: str, work: Awaitable[bool]) -> bool:
         """Do what is tried again at the next look where it fails."""

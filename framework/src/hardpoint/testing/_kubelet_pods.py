@@ -60,6 +60,8 @@ class Pods:
     async def _list(self, request: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
         self.lists += 1
         self._behaviour.changed()
+        if self.known:
+            self._devices.keep(self.uids())
         pods = self.active.values() if self.known else ()
         answer = pb.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
         return answer if self.change is None else await self.change(answer)
@@ -73,7 +75,10 @@ class Pods:
         raise Status("NOT_FOUND", f"pod {request.pod_name} not found")
 
     def _pod(self, pod: Pod) -> pb.PodResources:
-        containers = pod.containers or (Container(name="main"),)
+        """Say what a pod's containers have: of init containers, sidecars alone are listed."""
+        containers = [one for one in pod.containers if not one.init or one.restartable]
+        if not pod.containers:
+            containers = [Container(name="main")]
         return pb.PodResources(
             name=pod.name,
             namespace=pod.namespace,

@@ -28,6 +28,9 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=False, get_preferred_allocat
 RESEND = 60.0
 """Seconds until a list is said again: a first one was lost to a kubelet that took it for no change
 (kubernetes/kubernetes#62773)."""
+RESEND_SOON = 10.0
+"""Seconds the same, while a device is held that no pod is listed with: the kubelet notes in its
+checkpoint at a list alone that a pod is over, and the agent waits for that."""
 ANSWER_WITHIN = 60.0
 """Seconds until Allocate is answered with "try again": the kubelet itself would wait for ever, and
 admit no other pod meanwhile."""
@@ -46,10 +49,12 @@ class ResourceService:
         *,
         cdi: bool = True,
         resend: float = RESEND,
+        resend_soon: float = RESEND_SOON,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent, self.name, self._workshop = agent, name, workshop
-        self._cdi, self._resend, self._changed = cdi, resend, changed
+        self._cdi, self._changed = cdi, changed
+        self._resend, self._resend_soon = resend, resend_soon
         self.resource = Resource(name=name)
         self._known: Mapping[str, Entry] = {}
         self.streams = 0
@@ -108,11 +113,24 @@ class ResourceService:
             while not ends.is_set():
                 news = self._news
                 yield self._message
-                with anyio.move_on_after(self._resend):
-                    await news.wait()
+                await self._until_due(news)
         finally:
             self.streams -= 1
             self._changed()
+
+    async def _until_due(self, news: anyio.Event) -> None:
+        """Wait until the list is another, or is to be said again."""
+        with anyio.move_on_after(self._resend):
+            while not news.is_set():
+                with anyio.move_on_after(self._resend_soon):
+                    await news.wait()
+                if self._may_be_over():
+                    return
+
+    def _may_be_over(self) -> bool:
+        """Say whether a device of this resource is held that no pod is listed with."""
+        held = self._agent.allocations()
+        return any(one.resource == self.name and one.users == () for one in held)
 
     # -- allocations ------------------------------------------------------------------------------
 
