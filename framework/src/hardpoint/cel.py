@@ -48,7 +48,9 @@ class Selector:
         value = answer.plain_value()
         if isinstance(value, bool):
             return value
-        raise BadValue(f"selector, of device {offered.name}", str(value).split("\n")[0], _WANT)
+        kind = answer.type().name()
+        found = _quiet(str(value), offered) if kind == "ERROR" else f"a value of type {kind}"
+        raise BadValue(f"selector, of device {offered.name}", found, _WANT)
 
 
 def _compiled(expression: str) -> Any:
@@ -67,6 +69,16 @@ def _compiled(expression: str) -> Any:
 def _first_line(error: Exception) -> str:
     line = (str(error).splitlines() or [""])[0]
     return line.removeprefix("INVALID_ARGUMENT: ").removeprefix("ERROR: ").partition(" (in ")[0]
+
+
+def _quiet(error: str, offered: Offered) -> str:
+    """Return an error's first line without what it quotes of the device: it ends in a log."""
+    line = error.partition("\n")[0]
+    for value in offered.device.attributes.values():
+        text = value.text if isinstance(value, Version) else value
+        if isinstance(text, str):
+            line = line.replace(repr(text), "…")
+    return line
 
 
 # -- what an expression is asked about ------------------------------------------------------------

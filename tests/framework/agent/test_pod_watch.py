@@ -12,6 +12,7 @@ from broker_world import DOMAIN, World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
 from hardpoint._core.podwatch import own_pod
+from hardpoint._core.records import Record
 from hardpoint.allocation import PodUser
 from hardpoint.errors import HoldError, HoldFailed, HookFault
 from hardpoint.kubelet.pods import HeldResource, PodUse
@@ -534,3 +535,27 @@ def test_the_agents_own_pod_is_known_by_both_of_its_names() -> None:
     assert own_pod({"POD_NAME": "hp-x", "POD_NAMESPACE": "ns"}) == ("ns", "hp-x")
     assert own_pod({"POD_NAME": "hp-x"}) is None
     assert DOMAIN.resource_prefix == "hardpoint.dev"
+
+
+async def test_what_goes_wrong_with_one_allocation_costs_no_other_and_ends_no_watch(
+    world: World, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(world, pods) as one:
+        give_back = one.broker.give_back
+
+        async def broken(record: Record) -> bool:
+            if record.device.name == "card-a":
+                raise RuntimeError("a driver's own")
+            return await give_back(record)
+
+        monkeypatch.setattr(one.broker, "give_back", broken)
+        await one.allocate(assignment("card-a"))
+        await one.allocate(assignment("card-b"))
+        for _ in range(10):
+            await one.look()
+
+        assert one.devices() == ["card-a"]
+        (entry,) = one.board.entries
+        assert entry.source.startswith("pod-resources end of")
+        assert "RuntimeError" in entry.message
+        assert "a driver's own" not in entry.message

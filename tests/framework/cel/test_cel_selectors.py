@@ -69,7 +69,7 @@ def test_another_device_is_not_selected() -> None:
     [
         (f"{OWN}.product == 'x'", "product"),
         (f"{OWN}.vendor > 3", "overload"),
-        (f"{OWN}.vendor", "10c4"),
+        (f"{OWN}.vendor", "STRING"),
         ('quantity("much") == quantity("1")', "much"),
         ('device.capacity["acme.dev"].memory.compareTo(semver("1.0.0")) == 0', "one of each"),
     ],
@@ -110,3 +110,19 @@ def test_without_the_extra_a_selector_says_what_to_install(
 
     with pytest.raises(BadValue, match=r"hardpoint\[cel\]"):
         Selector("true")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{OWN}.serial",
+        f'quantity({OWN}.serial).isGreaterThan(quantity("1"))',
+        f"semver({OWN}.serial).major() == 1",
+        f'{{"semver": {OWN}.serial}}.major() == 1',
+    ],
+)
+def test_no_error_quotes_what_a_device_says_of_itself(expression: str) -> None:
+    device = Device(name="stick-0", kind="usb", attributes={"serial": "FTAAAA01"})
+    with pytest.raises(BadValue, match="stick-0") as raised:
+        Selector(expression).matches(Offered(device=device, domain=Domain.named("acme.dev")))
+    assert "FTAAAA01" not in str(raised.value)

@@ -357,9 +357,15 @@ class PodWatch:
         except HoldBusy:
             return False
         except HardpointError as error:
-            self._failing.add(name)
-            self._around.board.record(name, str(error), cost="it is tried again at the next look")
-            return False
+            self._fails(name, str(error))
+        except Exception as error:  # noqa: BLE001 - one allocation's must not be all allocations'
+            _log.debug("what follows from a list failed what=%s", name, exc_info=error)
+            self._fails(name, type(error).__name__)
+        return False
+
+    def _fails(self, name: str, why: str) -> None:
+        self._failing.add(name)
+        self._around.board.record(name, why, cost="it is tried again at the next look")
 
 
 def own_pod(environment: Mapping[str, str]) -> tuple[str, str] | None:
