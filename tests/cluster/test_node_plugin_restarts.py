@@ -46,7 +46,7 @@ def others_get_others(plugged: Plugged, namespace: Namespace, board: str) -> Non
     assert sorted({*got, board}) == list(BOARDS)
     namespace.create(pod("last"))
     namespace.until_says("last", f"Insufficient {BOARD}")
-    assert plugged.held() == {one: one for one in BOARDS}
+    assert set(plugged.held()) >= set(BOARDS)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,6 @@ def test_after_a_reboot_pods_have_devices_again_and_no_device_two_pods(
     ones."""
     namespace.create(deployment(2))
     until("two pods", lambda: len(living(namespace)) == 2)
-    before = plugged.held()
 
     plugged.reboot()
     assert plugged.cdi_files() == []
@@ -134,9 +133,8 @@ def test_after_a_reboot_pods_have_devices_again_and_no_device_two_pods(
     plugged.until_allocatable(BOARD, 3)
     owners = until("two boards", look)
     assert set(owners.values()) == {1}, owners
-    assert set(before) | set(owners) <= set(plugged.held())
-    assert set(plugged.held()) <= set(BOARDS)
-    until("those of nobody are free", lambda: set(plugged.held()) == set(owners))
+    assert set(owners) <= set(plugged.held())
+    until("those of nobody are free", lambda: set(plugged.held()) & set(BOARDS) == set(owners))
 
 
 def test_a_hold_ends_some_while_after_its_pod_and_the_board_is_told(
@@ -152,7 +150,7 @@ def test_a_hold_ends_some_while_after_its_pod_and_the_board_is_told(
     others = pod("next", amount=3)
     namespace.create(others)
     namespace.until_running("next")
-    assert sorted(plugged.held()) == list(BOARDS)
+    assert set(plugged.held()) >= set(BOARDS)
 
 
 @pytest.mark.field_case("A02")
