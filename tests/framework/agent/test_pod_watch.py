@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from broker_world import DOMAIN, World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
@@ -16,7 +19,7 @@ from hardpoint._core.records import Record
 from hardpoint.allocation import PodUser
 from hardpoint.errors import HoldError, HoldFailed, HookFault
 from hardpoint.kubelet.pods import HeldResource, PodUse
-from hardpoint.model import HoldState
+from hardpoint.model import Device, Hold, HoldState
 
 
 @pytest.fixture
@@ -184,6 +187,35 @@ async def test_a_hold_that_is_asked_for_while_it_is_being_ended_stays(
 
         assert not await one.broker.give_back(record)
         assert one.devices() == ["card-a"]
+
+
+async def test_nothing_ends_while_what_was_asked_for_with_it_is_still_prepared(
+    world: World, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pod is listed with an id before the whole call is answered, which may take a minute."""
+    ready, prepare = threading.Event(), world.cards.prepare_device
+
+    def slowly(device: Device, hold: Hold, parameters: Any) -> None:
+        if device.name == "card-b":
+            assert ready.wait(10)
+        prepare(device, hold, parameters)
+
+    monkeypatch.setattr(world.cards, "prepare_device", slowly)
+    async with serving(world, pods) as one:
+        await one.settle()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.allocate, assignment("card-a"), assignment("card-b"))
+            with anyio.fail_after(10):
+                while HoldState.HELD not in [hold.state for hold in one.broker.holds()]:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            for _ in range(6):
+                await one.look()
+            ready.set()
+        for _ in range(3):
+            await one.look(after=4.0)
+        assert one.devices() == ["card-a", "card-b"]
+        await one.settle()
+        assert one.devices() == []
 
 
 async def test_an_agent_that_does_not_write_ends_nothing(world: World, pods: Pods) -> None:

@@ -100,6 +100,11 @@ class Absence:
         """A pod has it."""
         self._missed.pop((record.id, record.rev), None)
 
+    def asked(self, record: Record, begun: float) -> None:
+        """It is being asked for at this moment, with what else one call asks for."""
+        self.seen(record)
+        self._first[record.id, record.rev] = begun
+
     def missed(self, record: Record, begun: float) -> bool:
         """Count a read that does not list a hold; say whether there were enough of them."""
         version = (record.id, record.rev)

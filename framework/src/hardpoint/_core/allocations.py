@@ -51,12 +51,14 @@ class Allocations:
             except Exception as error:  # noqa: BLE001 - raised below, the others given back first
                 faults[uid] = error
 
-        async with anyio.create_task_group() as tasks:
-            for assignment in {one.key.uid: one for one in wanted}.values():
-                tasks.start_soon(one, assignment)
-        if faults:
-            await self._none(results.values())
-            raise next(faults[one.key.uid] for one in wanted if one.key.uid in faults)
+        each = {one.key.uid: one for one in wanted}
+        with self._watch.asking(each):
+            async with anyio.create_task_group() as tasks:
+                for assignment in each.values():
+                    tasks.start_soon(one, assignment)
+            if faults:
+                await self._none(results.values())
+                raise next(faults[one.key.uid] for one in wanted if one.key.uid in faults)
         return tuple(_assigned(one, results[one.key.uid][0]) for one in wanted)
 
     async def _none(self, results: Iterable[tuple[Result, bool]]) -> None:
@@ -85,15 +87,6 @@ def claim_for(assignment: Assignment, pool: str) -> Claim:
     """Return an assignment as the broker and the policies see it."""
     allotment = Allotment(request="", device=assignment.device, pool=pool)
     return Claim(key=assignment.key, allotments=(allotment,))
-
-
-async def _give_back(broker: Broker, record: Record, report: Callable[[Event], None]) -> None:
-    """End a hold that was taken beside one that could not be had, unless it is renewed already."""
-    try:
-        await broker.give_back(record)
-    except HoldError as error:
-        message = f"{record.claim}: {error}"
-        report(Event(name="undo-failed", message=message, warning=True))
 
 
 def _assigned(assignment: Assignment, result: Result) -> Assigned:

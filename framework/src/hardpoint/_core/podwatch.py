@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,6 +127,10 @@ class PodWatch:
         self._read_at = 0.0
         self._had: dict[str, Users] = {}
         """Who had what an allocation's UID goes for, when that was last read."""
+        self._asked: Counter[str] = Counter()
+        """UIDs of what is being asked for now."""
+        self._answered: set[str] = set()
+        """Those of what was asked for until after the last look."""
         self._unclear: set[tuple[str, str]] = set()
         self._failing: set[str] = set()
         self._looking = anyio.Lock()
@@ -145,6 +151,20 @@ class PodWatch:
         self._announced |= {(resource, one.id): one for one in assignments}
         if first:
             self.wake()
+
+    @contextmanager
+    def asking(self, uids: Iterable[str]) -> Iterator[None]:
+        """End none of these meanwhile: no pod is listed with any before the call is answered.
+
+        That takes as long as the slowest of them.
+        """
+        asked = Counter(set(uids))
+        self._asked += asked
+        try:
+            yield
+        finally:
+            self._asked -= asked
+            self._answered |= set(asked)
 
     def wake(self) -> None:
         """Look soon."""
@@ -310,11 +330,15 @@ class PodWatch:
 
     async def _end(self, listed: PodList, records: Iterable[Record], begun: float) -> None:
         """End the allocations that no pod has."""
+        asked, self._answered = self._answered | set(self._asked), set()
         for record in records:
             if not is_allocation(record.claim) or record.retired or not record.readable:
                 continue
             if record.claim.uid in listed.uids:
                 self._absence.seen(record)
+                continue
+            if record.claim.uid in asked:
+                self._absence.asked(record, begun)
                 continue
             ending = record.state is HoldState.RELEASING  # decided, and not undone yet
             if ending or (self._absence.missed(record, begun) and await self._is_gone(record)):
