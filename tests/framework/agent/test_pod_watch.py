@@ -14,6 +14,7 @@ import pytest
 from broker_world import DOMAIN, World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
+from hardpoint._core.podsource import Checkpoint
 from hardpoint._core.podwatch import own_pod
 from hardpoint._core.records import Record
 from hardpoint.allocation import PodUser
@@ -447,6 +448,25 @@ async def test_what_pods_have_is_held_again_before_anything_is_granted(
         with pytest.raises(HoldError, match=r"acme\.dev/stick/card-a"):
             await prepare(one.broker, claim("u1", "card-a"))
         assert not one.broker.unknown
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_no_list_names_is_found_again_in_the_kubelets_checkpoint(
+    world: World, pods: Pods, there: bool
+) -> None:
+    """An init container's, or anybody's while the kubelet is away."""
+    async with serving(world, pods) as one:
+        await one.allocate(replace(assignment("card-a"), resource="acme.dev/stick"))
+    pods.written = Checkpoint(frozenset({("acme.dev/stick", "card-a")}), (1, 1))
+    if not there:
+        pods.served, pods.broken = None, "there is no such socket"
+    lose(world)
+
+    async with serving(world, pods) as one:
+        await one.broker.restore()
+        with pytest.raises(HoldError, match=r"acme\.dev/stick/card-a"):
+            await prepare(one.broker, claim("u1", "card-a"))
+        await prepare(one.broker, claim("u2", "card-b"))
 
 
 async def test_nothing_is_granted_while_pods_cannot_be_read_and_after_a_while_it_is(

@@ -183,20 +183,21 @@ class PodWatch:
     async def find_again(self) -> None:
         """Hold again what pods have, since the ledger was lost. Raises ``HardpointError``.
 
-        A socket that is not there is no answer, and none to wait for; one that does not answer is
-        given up after a while, for nothing is granted until then.
+        The device manager's checkpoint is there also while the kubelet is not, and names what init
+        containers have. A socket that is not there is no answer, and none to wait for; one that
+        does not answer is given up after a while, for nothing is granted until then.
         """
         self._lost = True
-        if self._around.pods.kubelet() is None:
-            return
+        names: dict[tuple[str, str], object] = {}
         try:
-            pods = await self._around.pods.list()
+            names |= dict.fromkeys(sorted((await self._around.pods.checkpoint()).ids))
+            if self._around.pods.kubelet() is not None:
+                names = {**PodList.of(await self._around.pods.list()).ids, **names}
         except HardpointError as error:
             if self._clock() - self._began < self.pace.settle:
                 raise
             self._failed(str(error), needed=True)
-            return
-        await self._adopt(PodList.of(pods), await self._around.records.read())
+        await self._adopt(names, await self._around.records.read())
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class PodWatch:
             self._heard(listed, records, begun, kubelet)
             before, self._failing = self._failing, set()
             if self._around.writing():
-                await self._adopt(listed, records)
+                await self._adopt(listed.ids, records)
                 await self._name(listed, records)
                 await self._end(listed, records, begun)
             for name in before - self._failing:
@@ -279,10 +280,10 @@ class PodWatch:
 
     # -- what a pod has ---------------------------------------------------------------------------
 
-    async def _adopt(self, listed: PodList, records: Iterable[Record]) -> None:
+    async def _adopt(self, had: Iterable[tuple[str, str]], records: Iterable[Record]) -> None:
         """Hold what pods have and nothing holds."""
         held = {r.claim.uid for r in records if not r.retired}
-        for names in listed.ids:
+        for names in had:
             if allocation_key(*names, "").uid in held:
                 continue
             assignment = self._ours(*names)
