@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +177,12 @@ class Plugged:
     def sockets(self) -> frozenset[str]:
         """Return the sockets that the agent serves: each life of one has another inode or time."""
         directory = self.cluster.paths(NODE)["device_plugins"]
-        found = [path.lstat() for path in directory.glob("hardpoint-*.sock")]
-        return frozenset(f"{one.st_ino} {one.st_ctime_ns}" for one in found)
+        found = set()
+        for path in directory.glob("hardpoint-*.sock"):
+            with suppress(FileNotFoundError):  # a kubelet that starts removes it this moment
+                one = path.lstat()
+                found.add(f"{one.st_ino} {one.st_ctime_ns}")
+        return frozenset(found)
 
     def published(self) -> dict[str, Any]:
         """Return what the node's slices say: nothing, of a device plugin."""
