@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import anyio
 import pytest
 from dra_node import DRIVER, KEY, NODE, device, running
 
-from hardpoint.errors import BadValue
+from hardpoint.errors import BadValue, KubeUnreachable
 from hardpoint.model import Allotment, AttributeValue, Claim, ClaimKey, PreparedDevice, Version
 from hardpoint.testing.agent import FakeAgent
 from hardpoint.testing.cdi import CdiRegistry
@@ -290,6 +291,36 @@ async def test_a_claim_that_was_unprepared_meanwhile_leaves_no_files(tmp_path: P
 
     assert len(prepared.cdi_ids) == 1
     assert files.again(KEY) == {}
+
+
+async def test_files_that_were_lost_are_written_again_for_a_held_claim(tmp_path: Path) -> None:
+    agent = FakeAgent(tmp_path)
+    agent.show(device())
+    handler, _ = _handler(tmp_path, agent)
+    before = await handler.prepare(KEY)
+    shutil.rmtree(tmp_path / "plugin/dra-device-metadata")
+
+    assert await handler.prepare(KEY) == before
+    assert (tmp_path / "plugin/dra-device-metadata/uid-1/r/metadata.json").exists()
+
+
+async def test_an_api_server_that_is_away_costs_lost_files_and_not_the_claim(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent(tmp_path)
+    agent.show(device())
+    handler, _ = _handler(tmp_path, agent)
+    (before,) = await handler.prepare(KEY)
+    shutil.rmtree(tmp_path / "plugin/dra-device-metadata")
+
+    async def away(key: ClaimKey) -> Claim:
+        raise KubeUnreachable("no route")
+
+    handler._reader.read = away  # type: ignore[method-assign]
+
+    (after,) = await handler.prepare(KEY)
+
+    assert after.cdi_ids == before.cdi_ids[:1]
 
 
 @pytest.mark.parametrize("writing", [True, False])

@@ -6,6 +6,7 @@ files, and has the claim's status written; neither of the latter two can fail a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +23,10 @@ from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
 from hardpoint_dra.status import StatusWriter
 
+log = logging.getLogger(__name__)
+
+_PATIENCE = 3.0
+"""Seconds that a held claim waits for the API server, where its metadata files are not there."""
 _MARGIN = 60.0
 """Seconds before our start within which a claim may have been prepared unknown to us."""
 
@@ -99,12 +104,27 @@ class ClaimHandler:
             held = self._held(key)
             if not held:  # unprepared meanwhile: nobody would remove the files again
                 return {}
+            if claim is None and not await self._try(lambda: metadata.has(key, devices)):
+                claim = await self._read_again(key)
             if claim is None:
                 names = await self._try(lambda: metadata.again(key))
             else:
                 known = partial(_attributes, held)
                 names = await self._try(lambda: metadata.write(claim, devices, known))
         return names if isinstance(names, Mapping) else {}
+
+    async def _read_again(self, key: ClaimKey) -> Claim | None:
+        """Read a held claim whose files are not there: they were lost, or never written.
+
+        The agent was killed between holding the claim and writing them. An API server that is away
+        costs the files, and not the pod.
+        """
+        with anyio.move_on_after(_PATIENCE):
+            try:
+                return await self._reader.read(key)
+            except HardpointError as error:
+                log.warning("metadata files are missing claim=%s why=%s", key, error)
+        return None
 
     async def restore_metadata(self) -> None:
         """Before anything is registered: the kubelet may use the CDI names of before a reboot.

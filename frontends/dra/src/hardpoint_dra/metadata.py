@@ -83,7 +83,14 @@ class MetadataFiles:
             if kept != document:
                 path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 _write_in_place(path, self._text(document))
+            if kept is None:  # its name is answered: it is there after a power cut too
+                for made in (path.parent, *path.parent.parents[:4]):
+                    _flush_directory(made)
         return self.again(claim.key)
+
+    def has(self, key: ClaimKey, devices: Sequence[PreparedDevice]) -> bool:
+        """Say whether there is a readable file for every request of a claim."""
+        return _by_request(devices).keys() <= self._documents(key.uid).keys()
 
     def again(self, key: ClaimKey) -> dict[str, str]:
         """Make a known claim's CDI file true again, and return the names as ``write`` does."""
@@ -295,6 +302,14 @@ def _write_in_place(path: Path, text: str, create: bool = True) -> None:
         file.truncate()
         file.flush()
         os.fsync(descriptor)
+
+
+def _flush_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:
