@@ -23,7 +23,8 @@ BESIDE = {
     "frontend__dra__without": KIND,
 }
 """Boards through the device plugin API, everything else through DRA."""
-MOVED = {"frontends": "dra"}
+MOVED = {"frontends": "dra,deviceplugin", "frontend__deviceplugin__only": []}
+"""All devices through DRA; the other frontend lists its names empty until nothing is held there."""
 
 
 def beside(plugged: Plugged) -> None:

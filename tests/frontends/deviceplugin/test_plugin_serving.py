@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hardpoint.testing.kubelet import Container, Pod, PodFailed
 from hardpoint_deviceplugin.kept import FILE
 
 DOMAIN = Domain.named("hardpoint.dev")
+LAMP = "hardpoint.dev/lamp"
 SHARED = {"name": "example.com/render", "selector": "device.allowMultipleAllocations"}
 
 
@@ -380,6 +382,22 @@ async def test_a_name_that_the_settings_no_longer_have_is_emptied_after_a_restar
         await world.agent.until(lambda: RADIO not in world.agent.notes["frontend/deviceplugin"])
 
     assert json.loads(kept.read_text()) == ["example.com/radio"]
+
+
+async def test_a_name_stays_while_something_is_held_under_it(world: World) -> None:
+    """At each list the kubelet writes down which pods are over; without one nobody learns it."""
+    world.agent.show(radio("radio-0"), replace(radio("lamp-0"), kind="lamp"))
+    async with world.serving():
+        await world.until_listed(RADIO, "radio-0")
+        await world.until_listed(LAMP, "lamp-0")
+        await world.allocate(RADIO, ["radio-0"])
+    async with world.serving(linger=0.3, kinds=[]):
+        await world.kubelet.until(lambda: world.kubelet.plugins.newest(LAMP) is None)
+        await world.until_listed(RADIO)
+        assert RADIO in world.agent.notes["frontend/deviceplugin"]
+
+        world.agent.end(RADIO, "radio-0")
+        await world.kubelet.until(lambda: world.kubelet.plugins.newest(RADIO) is None)
 
 
 async def test_a_device_that_is_back_in_time_keeps_its_name(world: World) -> None:

@@ -138,12 +138,20 @@ class Serving:
                 if one.emptied is not None
                 and one.emptied <= before
                 and one.registration.state is State.LISTED
+                and name not in self._in_use()
             ]
             for name in over:
                 self._served.pop(name).scope.cancel()
             if over:
                 self._changed()
                 await self._keep()
+
+    def _in_use(self) -> frozenset[str]:
+        """Return the resources under which something is held.
+
+        Each list has the kubelet write down who is over; without one, that is not known.
+        """
+        return frozenset(one.resource for one in self._agent.allocations())
 
     async def _keep(self) -> None:
         """Remember which names the kubelet has heard from us."""
