@@ -108,3 +108,24 @@ def test_an_empty_tree_is_said_to_offer_nothing(shell: Shell) -> None:
     assert answer.code == 1
     assert answer.err.startswith("hardpoint: the recorded machine")
     assert "has nothing to offer" in answer.err
+
+
+def test_the_demo_of_pods_goes_by_the_resources_that_the_settings_make(gpu: Shell) -> None:
+    """Some devices are of no resource then, and an id need not be a device's name."""
+    gpu.config.write_text(
+        """
+frontends = ["deviceplugin"]
+[frontend.deviceplugin]
+kinds = []
+[[frontend.deviceplugin.resources]]
+name = "example.com/render"
+selector = 'has(device.attributes["hardpoint.dev"].renderNode)'
+replicas = 2
+"""
+    )
+
+    told = gpu("demo", "--frontend", "deviceplugin", "--sysfs", gpu.tree).out
+
+    assert "2. A pod asks for one example.com/render" in told
+    assert "It chose pci-0000-00-02-0::" in told
+    assert "Holds left: 0." in told

@@ -65,3 +65,14 @@ def test_what_cannot_be_known_without_pod_resources_is_said(shell: Shell) -> Non
 
     assert level == "warn"
     assert "devices of pods that ended stay held" in do
+
+
+def test_the_kubelets_socket_is_wanted_where_the_device_plugin_frontend_serves(
+    shell: Shell,
+) -> None:
+    shell.environment["HARDPOINT_FRONTENDS"] = "deviceplugin"
+
+    level, found, do = _kubelet(shell)["device plugins"]
+
+    assert (level, found.endswith("kubelet.sock is not there")) == ("fail", True)
+    assert "nothing is offered without" in do

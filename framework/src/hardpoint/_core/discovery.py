@@ -164,11 +164,12 @@ def _described(role: str, points: Sequence[metadata.EntryPoint]) -> Plugin:
 
 def _missing(role: str, name: str, installed: Iterable[str]) -> Plugin:
     plugin = Plugin(role, name)
-    near = get_close_matches(name, installed, 1) or sorted(installed)
+    near = get_close_matches(name, installed, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
     plugin.state = "missing"
     plugin.reason = (
-        f"the settings name it, but no installed package provides it; "
-        f"installed: {', '.join(near) or 'none'}"
+        f"the settings name it, but no installed package provides it; {meant}"
+        f"installed: {', '.join(sorted(installed)) or 'none'}"
     )
     _log.warning("plugin missing plugin=%s", plugin.id)
     return plugin

@@ -26,13 +26,14 @@ async def walk(agent: HardpointAgent, kubelet: FakeKubelet, what: str) -> int:
     try:
         with anyio.fail_after(30):
             await agent.started.wait()
-            await kubelet.until(lambda: _listed(agent, kubelet) == len(agent.offer.devices))
+            await kubelet.until(lambda: agent.ready and _listed(kubelet) > 0)
+            with anyio.move_on_after(3):  # settings may make a resource that nothing here is of
+                await kubelet.until(lambda: all(map(kubelet.listed, _resources(kubelet))))
     except TimeoutError:
-        return stuck(agent, "list its devices")
+        return stuck(agent, "list a device: which resources do the settings make?")
     _show_listed(kubelet)
 
-    device = choose(agent.offer.devices)
-    resource = next(name for name in _resources(kubelet) if device.name in kubelet.listed(name))
+    resource = _chosen(agent, kubelet)
     say(f"2. A pod asks for one {resource}")
     main = Container(name="main", resources={resource: 1})
     pod, beside = Pod(name="demo-pod", containers=(main,)), Pod(name="another")
@@ -53,8 +54,24 @@ def _resources(kubelet: FakeKubelet) -> Sequence[str]:
     return sorted(kubelet.plugins.resources)
 
 
-def _listed(agent: HardpointAgent, kubelet: FakeKubelet) -> int:
+def _listed(kubelet: FakeKubelet) -> int:
     return sum(len(kubelet.listed(name)) for name in _resources(kubelet))
+
+
+def _chosen(agent: HardpointAgent, kubelet: FakeKubelet) -> str:
+    """Return the resource of the device to show: settings may make none of some devices."""
+    listed = {
+        offered.name: name
+        for name in _resources(kubelet)
+        for offered in agent.offer.devices
+        if any(_is_of(offered.name, id_) for id_ in kubelet.listed(name))
+    }
+    return listed[choose([one for one in agent.offer.devices if one.name in listed]).name]
+
+
+def _is_of(device: str, id_: str) -> bool:
+    """Say whether an id is a device's, or one of its replicas'."""
+    return id_ == device or id_.startswith((f"{device}:", f"{device}@"))
 
 
 def _show_listed(kubelet: FakeKubelet) -> None:

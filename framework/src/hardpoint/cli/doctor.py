@@ -49,6 +49,10 @@ _PODS = (
     "mount it, read-only: without it nobody can say which pod has what, and under the device "
     "plugin API devices of pods that ended stay held"
 )
+_NO_PLUGINS = (
+    "the device plugin frontend serves through it, and nothing is offered without: start the "
+    "kubelet, and mount its device-plugins directory at this path (device_plugins in [paths])"
+)
 _PLUGINS = "needed by the device plugin frontend only"
 """What is lost with a socket of the kubelet's that is not there."""
 
@@ -135,14 +139,22 @@ def _kubelet(settings: AgentSettings) -> Iterator[Finding]:
         yield Finding("warn", "kubelet", f"no kubelet root among {looked}", "is this a node?")
     pods, plugins = root / "pod-resources/kubelet.sock", settings.paths.device_plugins
     yield from _socket("pod-resources", pods, _PODS)
-    yield from _socket("device plugins", plugins / "kubelet.sock", _PLUGINS)
+    serves = "deviceplugin" in _serving(settings)
+    level, absent = ("fail", _NO_PLUGINS) if serves else ("warn", _PLUGINS)
+    yield from _socket("device plugins", plugins / "kubelet.sock", absent, level)
 
 
-def _socket(subject: str, path: Path, absent: str) -> Iterator[Finding]:
+def _serving(settings: AgentSettings) -> set[str]:
+    """Return the names of the frontends that these settings run."""
+    plugins = start_plugins(settings, this_machine(settings), roles=("frontend",))
+    return {plugin.name for plugin in plugins.running("frontend")}
+
+
+def _socket(subject: str, path: Path, absent: str, level: str = "warn") -> Iterator[Finding]:
     try:
         mode = path.stat().st_mode
     except OSError:
-        yield Finding("warn", subject, f"{path} is not there", absent)
+        yield Finding(level, subject, f"{path} is not there", absent)
         return
     if not stat.S_ISSOCK(mode):
         yield Finding("fail", subject, f"{path} is not a socket", "mount the directory, not a file")

@@ -67,8 +67,9 @@ def _print(status: dict[str, Any]) -> None:
 def _notes(notes: dict[str, dict[str, Any]]) -> None:
     for source, facts in sorted(notes.items()):
         print(f"\n{source}")
+        width = max((len(key) for key in facts), default=0)
         for key, value in facts.items():
-            print(f"  {key:<16}{value}")
+            print(f"  {key:<{max(width, 14)}}  {value}")
 
 
 def _table(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
