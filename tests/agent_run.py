@@ -16,7 +16,6 @@ import anyio
 from e2e_node import ADAPTER, DISPLAY, RENDER, EndToEnd, end_to_end
 
 from hardpoint._core.ledger import read_records
-from hardpoint._core.state import read_status
 from hardpoint.testing.durable import DurableRun, mended, told
 from hardpoint.testing.kubelet import Pod, PodFailed, Prepared
 
@@ -62,8 +61,6 @@ class WholeAgent(DurableRun):
             await Life(root, node).live()
 
     def look(self, root: Path) -> None:
-        status = read_status(root / "state")
-        assert [name for name in status if name == "holds"]
         assert read_records(root / "state") == ()
         assert list((root / "cdi").iterdir()) == []
         left = {path.name for path in (root / "state").iterdir()} - {"ledger.db-wal"}
