@@ -199,9 +199,8 @@ def test_a_node_moves_to_dra_under_load_and_no_board_is_given_twice(
         plugged.configure(MOVED)
         until("boards are in slices", lambda: set(BOARDS) <= set(plugged.published()) | {kept})
         plugged.until_allocatable(BOARD, 0)
-        until("two claims", lambda: len(claimed(namespace)) == 2)
-        before = load.deleted
-        until("more were replaced", lambda: load.deleted >= before + 2)
+        seen: set[str] = set()
+        until("pods follow each other through claims", lambda: _more(seen, claimed(namespace), 4))
     until("two pods of the load", lambda: len(up(namespace)) == 2)
 
     assert "twice" not in ward.taken()
@@ -215,6 +214,11 @@ def test_a_node_moves_to_dra_under_load_and_no_board_is_given_twice(
     namespace.until_running("new")
     assert boards_of(namespace, "new") == [kept, kept]
     assert "extendedResourceClaimStatus" in namespace.pod("new")["status"]
+
+
+def _more(seen: set[str], found: list[str], count: int) -> bool:
+    seen.update(found)
+    return len(seen) >= count
 
 
 def claimed(namespace: Namespace) -> list[str]:
