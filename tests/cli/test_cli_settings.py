@@ -21,7 +21,7 @@ def test_a_settings_file_that_is_not_there_is_named(shell: Shell, command: str) 
         ("domain = ", "is not TOML: Invalid value (at end of document)"),
         ("domain = 7", ": domain: Input should be a valid string (found 7)"),
         ('domain = "Not A Name"', ": domain: want a lower-case DNS subdomain"),
-        ('domian = "a.b"', ": domian: unknown key; the keys are cdi_vendor, domain, "),
+        ('domian = "a.b"', ": domian: unknown key; the keys are cdi_vendor, cdi_version, domain, "),
         ('[paths]\nstat = "/x"', ": paths.stat: unknown key; the keys are cdi, "),
         ('[log]\nlevel = "loud"', ": log.level: Input should be 'debug', 'info', "),
         ('[[rules]]\naction = "deny"', ": rules[0].where: Field required"),
