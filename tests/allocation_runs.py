@@ -7,7 +7,8 @@ between: a pod whose ``Allocate`` did not come back is no pod.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from broker_world import World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
 from hardpoint._core import schema
+from hardpoint._core.broker import Broker
 from hardpoint.allocation import Assigned, Assignment
 from hardpoint.errors import HardpointError, HoldConflict, LedgerUnwritable
 from hardpoint.model import HoldState
@@ -195,6 +197,7 @@ class AllocationRun(DurableRun):
     story: tuple[str, ...] = ("+one", "again", "refused", "+two", "-one", "+three", "renumber")
 
     def begin(self, root: Path) -> None:
+        Kubelet(root)
         (root / "told").touch()
 
     def work(self, root: Path) -> None:
@@ -219,17 +222,29 @@ class AllocationRun(DurableRun):
 
     def run(self, kubelet: Kubelet, work: Callable[[Watched], Awaitable[None]]) -> None:
         async def live() -> None:
-            async with kubelet.world.broker() as broker:
-                one = watched(kubelet.world, broker, kubelet.pods)
+            async with self._started(kubelet) as broker:
+                await work(watched(kubelet.world, broker, kubelet.pods))
+
+        anyio.run(live)
+
+    @asynccontextmanager
+    async def _started(self, kubelet: Kubelet) -> AsyncIterator[Broker]:
+        """Start a broker; where that fails, end, for whoever runs it to start it again."""
+        async with AsyncExitStack() as stack:
+            try:
+                broker = await self._opened(stack, kubelet)
                 kubelet.list()
                 await broker.restore()
-                await work(one)
+            except (HardpointError, OSError) as error:
+                raise SystemExit(str(error)) from error
+            yield broker
 
+    async def _opened(self, stack: AsyncExitStack, kubelet: Kubelet) -> Broker:
         try:
-            anyio.run(live)
+            return await stack.enter_async_context(kubelet.world.broker())
         except LedgerUnwritable:  # nothing is begun while another opens the ledger
             kubelet.on_refusal()
-            anyio.run(live)
+            return await stack.enter_async_context(kubelet.world.broker())
 
 
 class BesideRun(AllocationRun):
