@@ -92,8 +92,7 @@ async def test_another_model_in_the_port_is_nobody_elses(node: EndToEnd) -> None
         agent._scanner.wake.set()
         await node.eventually(lambda: any(w.rule == "other-model" for w in agent.offer.withheld))
 
-        with pytest.raises(CdiError):
-            node.inside(pod)
+        await _refused(node, pod)
         with pytest.raises(PodFailed):
             await node.kubelet.prepare(other)
 
