@@ -24,7 +24,7 @@ run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI 
 	@$(BIN)/python -m hardpoint.cli demo $(if $(FRONTEND),--frontend $(FRONTEND)) $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
 
 test: setup ## every test that needs no root, hardware or cluster
-	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)"
+	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)" $(ARGS)
 
 test-durable: setup ## every durable step of every run: killed, failing, rebooted, overlapped (hours)
 	HARDPOINT_TEST_DURABLE=1 $(BIN)/python -m pytest -s -p no:randomly -m durable tests
