@@ -195,9 +195,11 @@ class LedgerFile:
             with closing(connect(new)) as connection:
                 upgrade(connection, self._steps)
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('rebuilding', '1')")
+                _into_one_file(connection)
         except sqlite3.Error as error:
             raise told(self.path, error) from error
-        for leftover in _beside(self.path):  # a log of another file would be replayed into this one
+        # What is left of its log is in it. One of another file would be replayed into this one.
+        for leftover in (*_beside(new), *_beside(self.path)):
             leftover.unlink(missing_ok=True)
         os.rename(new, self.path)
         _sync(self.path.parent)
@@ -219,6 +221,13 @@ class LedgerFile:
             raise told(self.path, error) from error
         except UnicodeDecodeError as error:  # sqlite3 quoting what it found
             raise LedgerDamaged(str(self.path), "its schema cannot be read") from error
+
+
+def _into_one_file(connection: sqlite3.Connection) -> None:
+    """Move all of the log into the file, durably: closing does so too, and says nothing if not."""
+    busy = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+    if busy:
+        raise sqlite3.OperationalError("the new file is in use")
 
 
 def _examine(path: Path, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
