@@ -323,6 +323,28 @@ async def test_an_api_server_that_is_away_costs_lost_files_and_not_the_claim(
     assert after.cdi_ids == before.cdi_ids[:1]
 
 
+async def test_files_that_could_not_be_removed_go_with_the_next_claim_that_ends(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent(tmp_path)
+    agent.show(device())
+    handler, _ = _handler(tmp_path, agent)
+    await handler.prepare(KEY)
+    directory = tmp_path / "plugin/dra-device-metadata/uid-1"
+    spare = tmp_path / "spare"
+    directory.rename(spare)
+    directory.write_text("no directory, so that it cannot be removed as one")
+
+    await handler.unprepare(KEY)
+    assert "metadata files are not up to date" in str(agent.faults)
+    directory.unlink()
+    spare.rename(directory)
+    await handler.unprepare(ClaimKey("uid-2", "default", "other", DRIVER))
+
+    assert not directory.exists()
+    assert agent.faults == {}
+
+
 @pytest.mark.parametrize("writing", [True, False])
 async def test_only_the_agent_that_writes_removes_leavings(tmp_path: Path, writing: bool) -> None:
     agent = FakeAgent(tmp_path, writing=writing)

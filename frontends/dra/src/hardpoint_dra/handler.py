@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from hardpoint.agent import Agent
 from hardpoint.errors import HardpointError
-from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, PreparedDevice
+from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, HoldState, PreparedDevice
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
 from hardpoint_dra.status import StatusWriter
@@ -48,6 +48,8 @@ class ClaimHandler:
         self._metadata, self._status = metadata, status
         self._started = time.time() if started is None else started
         self._source = f"dra metadata of {driver}"
+        self._left: dict[str, ClaimKey] = {}
+        """Claims that have ended and whose files may be there still, by UID."""
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def prepare(self, key: ClaimKey) -> tuple[PreparedDevice, ...]:
@@ -77,9 +79,8 @@ class ClaimHandler:
         held = bool(self._held(key))
         await self._agent.unprepare(key)
         if self._metadata is not None:
-            metadata = self._metadata
-            async with self._turn(key):
-                await self._try(lambda: metadata.remove(key.uid))
+            self._left[key.uid] = key
+            await self._remove_left(self._metadata)
         if held and self._status is not None:
             self._status.unprepared(key)
 
@@ -112,6 +113,22 @@ class ClaimHandler:
                 known = partial(_attributes, held)
                 names = await self._try(lambda: metadata.write(claim, devices, known))
         return names if isinstance(names, Mapping) else {}
+
+    async def _remove_left(self, metadata: MetadataFiles) -> None:
+        """Remove the files of claims that have ended, those too where that failed before."""
+        for key in tuple(self._left.values()):
+            async with self._turn(key):
+                if self._in_use(key) or await self._try(partial(_remove, metadata, key.uid)):
+                    self._left.pop(key.uid, None)
+
+    def _in_use(self, key: ClaimKey) -> bool:
+        """Say whether a claim was prepared anew since; what is only being released is not."""
+        own = [h for h in self._agent.holds() if h.claim.uid == key.uid]
+        return any(
+            hold.claim.dra_driver == self._driver
+            and hold.state in (HoldState.PREPARING, HoldState.HELD)
+            for hold in own
+        )
 
     async def _read_again(self, key: ClaimKey) -> Claim | None:
         """Read a held claim whose files are not there: they were lost, or never written.
@@ -150,6 +167,7 @@ class ClaimHandler:
                 if one.domain.dra_driver == self._driver
             }
             await self._try(partial(metadata.refresh, partial(_attributes, offered)))
+            await self._remove_left(metadata)
 
     async def _try(self, work: Callable[[], Any]) -> Any:
         try:
@@ -162,6 +180,11 @@ class ClaimHandler:
 
     def _turn(self, key: ClaimKey) -> anyio.Lock:
         return self._turns.setdefault(key.uid, anyio.Lock())
+
+
+def _remove(metadata: MetadataFiles, uid: str) -> bool:
+    metadata.remove(uid)
+    return True
 
 
 def _attributes(devices: Mapping[str, Device], name: str) -> Mapping[str, AttributeValue]:

@@ -100,9 +100,10 @@ class MetadataFiles:
         return {request: self._cdi_name(key.uid, request) for request in documents}
 
     def remove(self, uid: str) -> None:
-        """Remove what was written for a claim; nothing for an unknown one."""
+        """Remove what was written for a claim; nothing for an unknown one. Raises ``OSError``."""
         self._cdi_file(uid).unlink(missing_ok=True)
-        shutil.rmtree(self._claim_directory(uid), ignore_errors=True)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._claim_directory(uid))
 
     # -- all of them ------------------------------------------------------------------------------
 
