@@ -60,9 +60,14 @@ class WholeAgent(DurableRun):
             new.rename(root / "environment")
             await Life(root, node).live()
 
+    def reboot(self, root: Path) -> None:
+        """The CDI directory is on tmpfs."""
+        for path in (root / "cdi").glob("*"):
+            path.unlink()
+
     def look(self, root: Path) -> None:
         assert read_records(root / "state") == ()
-        assert list((root / "cdi").iterdir()) == []
+        assert list((root / "cdi").glob("*")) == []
         left = {path.name for path in (root / "state").iterdir()} - {"ledger.db-wal"}
         assert not [name for name in left if "damaged" in name or name.startswith(".ledger")], left
         hidden = re.compile(r"\.hp[0-9a-f]{4}")  # removed by whoever starts a minute later
