@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from agent_run import WholeAgent
 
-from hardpoint.testing.durable import Fail, Fault, Kill, unsupported, walk
+from hardpoint.testing.durable import Fail, Fault, Kill, Reboot, unsupported, walk
 
 WHOLE = bool(os.environ.get("HARDPOINT_TEST_DURABLE"))
 SAMPLE = 3
@@ -26,7 +26,7 @@ pytestmark = [
 FAULTS: tuple[Fault, ...] = (
     Kill(),
     Fail(errno.EIO),
-    *((Fail(errno.ENOSPC, lasts=True), Fail(errno.EMFILE), Fail(errno.EROFS)) if WHOLE else ()),
+    *((Reboot(), Fail(errno.ENOSPC, lasts=True), Fail(errno.EMFILE)) if WHOLE else ()),
 )
 
 
