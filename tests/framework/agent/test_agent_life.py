@@ -155,6 +155,18 @@ async def test_a_claim_that_comes_and_goes_asks_no_driver_how_its_devices_are(wo
         assert before.count("radio0") <= 3  # listed, offered, and now that there are others
 
 
+async def test_what_a_frontend_notes_is_in_the_status_though_nothing_else_changed(
+    world: World,
+) -> None:
+    """A resource that was listed again after the kubelet's restart looked unregistered for good."""
+    state = world.paths.state
+    async with world.agent() as agent:
+        for word in ("waiting", "registered", "listed"):
+            agent.note("frontend/x", {"radio": word})
+            wanted = {"frontend/x": {"radio": word}}
+            await _eventually(lambda wanted=wanted: read_status(state).get("notes") == wanted)  # type: ignore[misc]
+
+
 class _Policy:
     answer: list[Veto]
 

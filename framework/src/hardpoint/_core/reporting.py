@@ -88,7 +88,7 @@ class Reporter:
                 for p in (agent.plugins.all if agent.plugins else ())
                 if p.state in ("refused", "missing")
             ],
-            "notes": self._notes,
+            "notes": dict(self._notes),
         }
 
 
