@@ -133,7 +133,7 @@ class DurableRun:
 
     def work(self, root: Path) -> None:
         """Do what is walked. For a service that serves until SIGTERM, write ``world`` too."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no work that could be walked")
 
     def world(self, root: Path) -> None:
         """Be who uses the service, for as long as the round lasts, faults and restarts included.
