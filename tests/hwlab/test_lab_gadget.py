@@ -49,7 +49,8 @@ async def test_a_twin_that_goes_is_not_replaced_by_the_other(live: Live, boot: s
     there = second if gone is one else first
     await live.until_held_back(gone)
     assert live.injected(left) is not None
-    await kernel.ctl("plug", "acm")  # another model takes the number that is free
+    await kernel.ctl("plug", "hidvendor")  # another model takes its place
+    assert kernel.serial_port("HID-1") in (first, second)
     await live.quiet()
     assert live.delivered(gone) == {}
     assert before
