@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -305,6 +306,11 @@ class Live:
             still = still + 1 if now == before else 0
             before = now
             await anyio.sleep(1)
+
+
+def usb_name(address: str) -> str:
+    """Return the name of a USB device or interface: ``usb-1-4-1-2-1-0`` for ``1-4.1.2:1.0``."""
+    return f"usb-{re.sub('[.:]', '-', address)}"
 
 
 def numbered(*paths: str) -> dict[str, tuple[int, int]]:

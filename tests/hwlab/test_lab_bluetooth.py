@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live
+from hwlab.live import Live, usb_name
 
 pytestmark = pytest.mark.boots("bluetooth")
 
@@ -16,7 +16,7 @@ def dongle() -> str:
 
 async def test_a_held_controller_is_unplugged_and_comes_back(live: Live, boot: str) -> None:
     address = dongle()
-    name = f"usb-{address}-1-0"
+    name = usb_name(f"{address}:1.0")
     claimed = await live.take(name)
     assert "/dev/uhid" in live.delivered(claimed)
     await kernel.ctl("unplug", "dongle")

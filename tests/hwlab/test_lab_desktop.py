@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 from hwlab import kernel
-from hwlab.live import Claimed, Live, numbered
+from hwlab.live import Claimed, Live, numbered, usb_name
 
 pytestmark = pytest.mark.boots("desktop")
 
@@ -37,7 +37,7 @@ async def test_an_adapter_comes_and_goes(live: Live, boot: str) -> None:
     before = set(live.published)
     await kernel.ctl("plug", "ftdi-a")
     address = kernel.serial_port("FTHOT001")
-    name = f"usb-{address}-1-0"
+    name = usb_name(f"{address}:1.0")
     await live.until_offered(name)
 
     assert set(live.published) - before == {name}
@@ -56,7 +56,7 @@ async def test_twins_say_that_their_serial_number_tells_nothing(live: Live, boot
         )
 
     await kernel.ctl("plug", "ftdi-a")
-    name = f"usb-{kernel.serial_port('FTHOT001')}-1-0"
+    name = usb_name(f"{kernel.serial_port('FTHOT001')}:1.0")
     await live.until(lambda: unique() == [name], "one is unique", unique)
     await kernel.ctl("plug", "ftdi-twin")
     await live.until(lambda: unique() == [], "of two none is", unique)
@@ -74,7 +74,7 @@ async def test_a_claim_follows_its_adapter_to_another_number(live: Live, boot: s
     await kernel.ctl("plug", "ftdi-b")
     other = kernel.serial_port("FTHOT002")
     assert tty(other) == old  # the kernel gives away the number that is free
-    stranger = f"usb-{other}-1-0"
+    stranger = usb_name(f"{other}:1.0")
     await live.until(lambda: stranger in live.published, "the other is published")
     assert live.delivered(claimed) == {}
     assert stranger not in live.free  # the pod that runs still may open the old number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,29 +120,43 @@ def test_the_machine_is_the_one_that_was_recorded(said: Said, boot: str) -> None
     assert _reasons(said.here) == _reasons(golden)
 
 
-def _stable(answer: Answer) -> Devices:
-    return {
-        device["name"]: _without_numbers(device)
+def _stable(answer: Answer) -> list[str]:
+    return sorted(
+        json.dumps(_without_numbers(device), sort_keys=True)
         for device in answer["devices"]
         if not device["attributes"].get("address", "").startswith(LABS_OWN)
-    }
+    )
 
 
 def _without_numbers(device: Answer) -> Answer:
-    """Leave out the numbers of nodes, and what only udev says."""
-    attributes = {name: value for name, value in device["attributes"].items() if name != "byId"}
+    """Leave out the numbers of nodes and USB buses, and what only udev says."""
+    attributes = {
+        name: _without_bus(value) if name in ("address", "portPath") else value
+        for name, value in device["attributes"].items()
+        if name != "byId"
+    }
     subsystems = sorted(node["subsystem"] for node in device["nodes"])
-    parts = [part for part in device["parts"] if not part["name"].startswith(("char:", "block:"))]
-    own = {name: device[name] for name in ("kind", "shareable", "capacity", "taints")}
+    parts = sorted(
+        (_without_bus(part["name"]), part["exclusive"])
+        for part in device["parts"]
+        if not part["name"].startswith(("char:", "block:"))
+    )
+    own = {name: device[name] for name in ("driver", "kind", "shareable", "capacity", "taints")}
     return {**own, "attributes": attributes, "subsystems": subsystems, "parts": parts}
+
+
+def _without_bus(text: str) -> str:
+    """Leave out the number of a USB bus: controllers race for it at boot."""
+    return re.sub(r"^(usb:(?:usb)?|usb-)?[0-9]+(?=-|$)", r"\1*", text)
 
 
 def _reasons(answer: Answer) -> list[str]:
     """Leave out of a USB interface which half of it the kernel bound: modules race for it."""
-    found = set()
+    found = []
     for one in answer["not_offered"]:
         subject = one["subject"].partition("/")[0]
         port, half, _ = subject.partition(":")
         is_half = bool(half) and one["driver"] == "usb"
-        found.add(f"usb half of {port}" if is_half else f"{one['driver']} {subject} {one['rule']}")
-    return sorted(reason for reason in found if LABS_OWN not in reason)
+        reason = f"half of {_without_bus(port)}" if is_half else f"{subject} {one['rule']}"
+        found.append(f"{one['driver']} {_without_bus(reason)}")
+    return sorted({reason for reason in found if LABS_OWN not in reason})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live, nodes_of, numbered
+from hwlab.live import Live, nodes_of, numbered, usb_name
 
 pytestmark = pytest.mark.boots("gadget")
 
@@ -15,15 +15,11 @@ def interface(address: str, *subsystems: str) -> str:
     return next(one for one in found if kernel.nodes_below(kernel.usb(one), *subsystems))
 
 
-def name_of(interface: str) -> str:
-    return "usb-" + "".join(c if c.isalnum() else "-" for c in interface)
-
-
 async def test_two_claims_have_two_functions_of_one_device(live: Live, boot: str) -> None:
     address = kernel.serial_port("PLAIN-1")
     line, keys = interface(address, "tty"), interface(address, "hidraw")
-    one = await live.take(name_of(line), kernel.usb(line))
-    two = await live.take(name_of(keys), kernel.usb(keys))
+    one = await live.take(usb_name(line), kernel.usb(line))
+    two = await live.take(usb_name(keys), kernel.usb(keys))
 
     await live.until_delivered(one, nodes_of, kernel.usb(line))
     await live.until_delivered(two, nodes_of, kernel.usb(keys))
@@ -40,8 +36,8 @@ async def test_two_claims_have_two_functions_of_one_device(live: Live, boot: str
 
 async def test_a_twin_that_goes_is_not_replaced_by_the_other(live: Live, boot: str) -> None:
     first, second = kernel.serial_ports("SAME")
-    one = await live.take(name_of(f"{first}:1.0"), kernel.usb(first))
-    two = await live.take(name_of(f"{second}:1.0"), kernel.usb(second))
+    one = await live.take(usb_name(f"{first}:1.0"), kernel.usb(first))
+    two = await live.take(usb_name(f"{second}:1.0"), kernel.usb(second))
     before = live.delivered(two)
 
     await kernel.ctl("unplug", "twin-1")
@@ -92,7 +88,7 @@ async def test_a_function_that_comes_is_offered_with_its_node(
     before = set(live.published)
     await kernel.ctl("plug", extra)
     address = kernel.serial_port({"hidvendor": "HID-1", "gser": "GSER1"}[extra])
-    name = name_of(interface(address, subsystem))
+    name = usb_name(interface(address, subsystem))
     await live.until_offered(name)
     assert set(live.published) - before == {name}
 
@@ -106,7 +102,7 @@ async def test_a_function_that_comes_is_offered_with_its_node(
 async def test_the_module_of_all_lines_goes_and_comes_under_a_claim(live: Live, boot: str) -> None:
     address = kernel.serial_port("PLAIN-1")
     line = interface(address, "tty")
-    claimed = await live.take(name_of(line), kernel.usb(line))
+    claimed = await live.take(usb_name(line), kernel.usb(line))
     before = set(live.published)
     await kernel.run("modprobe", "-r", "cdc_acm")
     await live.until_held_back(claimed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live, numbered
+from hwlab.live import Live, numbered, usb_name
 
 pytestmark = pytest.mark.boots("legacy")
 
@@ -34,7 +34,7 @@ async def test_an_adapter_on_a_hub_comes_and_goes(live: Live, boot: str) -> None
     before = set(live.published)
     await kernel.ctl("plug", "ftdi-uhci")
     address = kernel.serial_port("OLDHOT1")
-    await live.until_offered(f"usb-{address.replace('.', '-')}-1-0")
+    await live.until_offered(usb_name(f"{address}:1.0"))
     await kernel.ctl("unplug", "ftdi-uhci")
     await live.until(lambda: set(live.published) == before, "as before")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Claimed, Live, numbered
+from hwlab.live import Claimed, Live, numbered, usb_name
 
 pytestmark = pytest.mark.boots("many")
 
@@ -23,7 +23,7 @@ def lines(controller: str) -> list[str]:
 
 
 def name_of(port: str) -> str:
-    return f"usb-{port.replace('.', '-')}-1-0"
+    return usb_name(f"{port}:1.0")
 
 
 def nodes(port: str) -> dict[str, tuple[int, int]]:

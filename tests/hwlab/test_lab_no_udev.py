@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live, numbered
+from hwlab.live import Live, numbered, usb_name
 
 pytestmark = pytest.mark.boots("no-udev")
 
 
 def name_of(serial: str) -> str:
-    return f"usb-{kernel.serial_port(serial)}-1-0"
+    return usb_name(f"{kernel.serial_port(serial)}:1.0")
 
 
 def nodes(serial: str) -> dict[str, tuple[int, int]]:

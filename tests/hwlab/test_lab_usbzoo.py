@@ -6,17 +6,13 @@ import json
 
 import pytest
 from hwlab import kernel
-from hwlab.live import Live, numbered
+from hwlab.live import Live, numbered, usb_name
 
 pytestmark = pytest.mark.boots("usbzoo")
 
 FOUR_LINES = ("0403", "6011")
 ARDUINO = ("2341", "0043")
 WEBCAM_MODULE = "uvcvideo"
-
-
-def name_of(address: str) -> str:
-    return "usb-" + "".join(c if c.isalnum() else "-" for c in address)
 
 
 def below(address: str) -> dict[str, tuple[int, int]]:
@@ -26,7 +22,7 @@ def below(address: str) -> dict[str, tuple[int, int]]:
 async def test_four_claims_have_the_four_lines_of_one_adapter(live: Live, boot: str) -> None:
     (address,) = kernel.usb_ports(*FOUR_LINES)
     lines = kernel.interfaces(address)
-    claims = {one: await live.take(name_of(one), kernel.usb(one)) for one in lines}
+    claims = {one: await live.take(usb_name(one), kernel.usb(one)) for one in lines}
     assert len(claims) == 4
     for one, claimed in claims.items():
         await live.until_delivered(claimed, below, one)
@@ -44,7 +40,7 @@ async def test_four_claims_have_the_four_lines_of_one_adapter(live: Live, boot: 
 async def test_lines_bound_in_another_order_go_to_their_own_claims(live: Live, boot: str) -> None:
     (address,) = kernel.usb_ports(*FOUR_LINES)
     lines = kernel.interfaces(address)
-    claims = {one: await live.take(name_of(one), kernel.usb(one)) for one in lines}
+    claims = {one: await live.take(usb_name(one), kernel.usb(one)) for one in lines}
     before = {one: below(one) for one in lines}
     for one in lines:
         await kernel.ctl("unbind", one)
@@ -69,7 +65,7 @@ async def test_a_device_that_comes_back_as_its_successor_stays_the_claims(
     await kernel.ctl("create", "board", json.dumps({"vusb": {**board, "pid": "5101"}}))
     try:
         address = kernel.serial_port("BOARD-1")
-        name = name_of(address)
+        name = usb_name(address)
         await live.until_offered(name)
         claimed = await live.take(name, kernel.usb(address))
         await kernel.ctl("unplug", "board")
@@ -93,8 +89,8 @@ async def test_without_a_word_of_successors_it_is_another_device(live: Live, boo
     board = {"like": "vendor", "vid": "1209", "serial": "BOARD-2"}
     await kernel.ctl("create", "board-2", json.dumps({"vusb": {**board, "pid": "5101"}}))
     address = kernel.serial_port("BOARD-2")
-    await live.until_offered(name_of(address))
-    claimed = await live.take(name_of(address), kernel.usb(address))
+    await live.until_offered(usb_name(address))
+    claimed = await live.take(usb_name(address), kernel.usb(address))
     await kernel.ctl("unplug", "board-2")
     await live.until_held_back(claimed)
     await kernel.ctl("create", "other-2", json.dumps({"vusb": {**board, "pid": "5102"}}))
@@ -102,7 +98,7 @@ async def test_without_a_word_of_successors_it_is_another_device(live: Live, boo
         assert kernel.serial_port("BOARD-2") == address
         await live.quiet()
         assert live.delivered(claimed) == {}
-        assert name_of(address) not in live.free
+        assert usb_name(address) not in live.free
     finally:
         await kernel.ctl("unplug", "other-2")
 
@@ -110,7 +106,7 @@ async def test_without_a_word_of_successors_it_is_another_device(live: Live, boo
 async def test_a_board_is_followed_to_another_number(live: Live, boot: str) -> None:
     (address,) = kernel.usb_ports(*ARDUINO)
     line = next(one for one in kernel.interfaces(address) if kernel.nodes_below(kernel.usb(one)))
-    claimed = await live.take(name_of(line), kernel.usb(address))
+    claimed = await live.take(usb_name(line), kernel.usb(address))
     before = live.delivered(claimed)
     await kernel.ctl("unplug", "arduino")
     await live.until_held_back(claimed)
@@ -130,7 +126,7 @@ async def test_the_webcam_is_held_through_the_removal_of_its_module(live: Live, 
         if kernel.driver("usb", one) == WEBCAM_MODULE and kernel.nodes_below(kernel.usb(one))
     )
     address = camera.partition(":")[0]
-    claimed = await live.take(name_of(camera), kernel.usb(address))
+    claimed = await live.take(usb_name(camera), kernel.usb(address))
     await live.until_delivered(claimed, below, address)
     await kernel.run("modprobe", "-r", WEBCAM_MODULE)
     await live.until(
