@@ -35,6 +35,7 @@ REFERENCE = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. -->\n"
 _MEANING = {
     "gather": "all plugins at once, each with its own answer",
+    "first": "one plugin after the other, until one answers",
     "owner": "the driver that published the device",
     "fold": "one plugin after the other, each given what the one before answered",
     "supervised": "runs for the life of the agent, started again with back-off",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest
+from hardpoint.grants import Grant, NodeCondition, Release
 from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
 from hardpoint.node import Node
 
@@ -95,6 +96,43 @@ class Agent(Protocol):
 
     def holds(self) -> tuple[Hold, ...]:
         """Every hold in the ledger, those of device plugin allocations too."""
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Every grant that is in force."""
+
+    def releases(self) -> tuple[Release, ...]:
+        """Every release that is not over: of grants that ended, of a drain, of what is outside."""
+
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """What is so of the node now, one of each type, in order of type."""
+
+    def raise_condition(self, condition: NodeCondition) -> None:
+        """Say that something is so of the node; the last of each type stands."""
+
+    def clear_condition(self, type_: str) -> None:
+        """Say that it is so no more."""
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yield now, and after each change of the offer, the grants, releases or conditions.
+
+        Changes in a burst are one for a slow reader.
+        """
+
+    async def labels(self) -> Mapping[str, str]:
+        """Return the labels that plugins say the node has earned (``label_node``)."""
+
+    @property
+    def withdrawn(self) -> str:
+        """Why nothing is offered, since the node is handed back; empty while it is not."""
+
+    async def withdraw(self, why: str) -> None:
+        """Offer nothing from now on, also after a restart; what is held becomes a release.
+
+        Durable when this returns. Raises ``LedgerError``.
+        """
+
+    async def resume(self) -> None:
+        """Offer again what may be offered. Raises ``LedgerError``."""
 
     def writing(self) -> bool:
         """Say whether this process is the one of two that writes slices and lists."""

@@ -23,6 +23,7 @@ from typing import Any
 from hardpoint.agent import Agent
 from hardpoint.allocation import RankRequest
 from hardpoint.contract import Dispatch, Fault, hookspec
+from hardpoint.grants import Evidence, Grant, GrantOutcome, HoldingPod, ReapResult, Release
 from hardpoint.model import (
     Addition,
     AttributeInfo,
@@ -58,6 +59,8 @@ def publish_devices() -> Iterable[Device | Withheld | Unread]:
 @hookspec(dispatch=Dispatch.SUPERVISED, on_fault=Fault.SKIP, budget=None)
 async def watch_devices(hint: Callable[[], None]) -> None:
     """Call ``hint()`` when ``publish_devices`` or ``check_device`` might answer differently.
+
+    Of a policy: ``grant_devices``, ``veto_devices`` or ``find_users``.
 
     Runs for the life of the agent and is started again when it ends. Only for sources the
     framework does not watch: kernel uevents wake every driver anyway. ``hint`` may be called from
@@ -134,11 +137,93 @@ def rank_devices(request: RankRequest, offer: Offer) -> Iterable[str]:
     raise AssertionError
 
 
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=2.0)
+def label_node() -> Mapping[str, str]:
+    """Return labels that the node earns by this plugin's hardware: ``{"gpu.count": "8"}``.
+
+    A key without a domain is put below the settings' prefix. Asked after each change of the offer;
+    a label that is left out is removed from the node.
+    """
+    raise AssertionError
+
+
 # -- policies -------------------------------------------------------------------------------------
 
 
 @hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
-def veto_devices(offer: Offer) -> Iterable[Veto]:
+def grant_devices(agent: Agent) -> Iterable[Grant]:
+    """Return every grant that is in force now, for the kinds this source governs.
+
+    The source says which by an attribute ``kinds``, patterns such as ``gpu`` or ``gpu.*``: devices
+    of those are offered under its grants alone. Raise where it cannot be read: the last that is
+    known stands, and nothing is released or reaped meanwhile. Asked every 5 seconds, at each
+    ``hint`` of ``watch_devices``, and before a claim on a granted device is answered.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def report_grant(grant: Grant, outcome: GrantOutcome, agent: Agent) -> None:
+    """Learn what became of a grant of this source: in force, or refused and why.
+
+    Told again until it does not raise, also after a restart; and again when the outcome changes.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def report_release(grant: Grant, release: Release, agent: Agent) -> None:
+    """Learn that nobody can be using the devices of a grant any more. Told until it does not raise.
+
+    It may be told twice of one release; never of a grant that is in force again.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=20.0)
+def find_users(release: Release, holds: tuple[Hold, ...], agent: Agent) -> Evidence:
+    """Say who may still be using the devices of a release: ``Evidence``.
+
+    Asked until nobody does. That nobody does counts only if the reading began after
+    ``release.left``; late, raising and unknown are in use. A source that cannot be asked on this
+    node at all says so by an attribute ``not_applicable``, a sentence set when it is made; one for
+    some kinds alone names them in ``kinds``. While no source runs, nothing is ever released.
+    ``holds`` are what the agent itself holds for claims.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def admit_reap(pod: HoldingPod, release: Release) -> Verdict | None:
+    """Say whether a pod may be deleted that still has a device it must not have. Any denial wins.
+
+    A fault is a denial.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.FIRST, on_fault=Fault.SKIP, budget=40.0)
+def reap_pod(pod: HoldingPod, release: Release, attempt: int, agent: Agent) -> ReapResult | None:
+    """Delete a pod, if it is the one that is meant and still has the device. None: not my affair.
+
+    ``attempt`` counts from 1; each comes a minute after the one before. The pod's UID is read
+    first, then ``await pod.still_holds()``, then it is deleted with that UID as a precondition: a
+    namesake must not die for it.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.SUPERVISED, on_fault=Fault.SKIP, budget=None)
+async def serve_policy(agent: Agent) -> None:
+    """Keep something in step with the node, for the life of the agent: labels, a drain.
+
+    When it ends or raises it is started again with back-off.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
+def veto_devices(offer: Offer, agent: Agent) -> Iterable[Veto]:
     """Name devices that must not be offered now, and why.
 
     Asked whenever the offer may change. While it fails, its last answer stands; a policy that never
@@ -205,18 +290,26 @@ def observe(event: Event) -> None:
 
 __all__ = [
     "admit_claim",
+    "admit_reap",
     "annotate_delivery",
     "check_device",
     "deliver_device",
     "describe_attributes",
+    "find_users",
+    "grant_devices",
     "isolate_delivery",
+    "label_node",
     "observe",
     "prepare_device",
     "preview_offer",
     "publish_devices",
     "rank_devices",
+    "reap_pod",
     "release_device",
+    "report_grant",
+    "report_release",
     "serve_frontend",
+    "serve_policy",
     "unprepare_device",
     "veto_devices",
     "watch_devices",

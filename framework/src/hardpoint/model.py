@@ -418,6 +418,10 @@ class Allotment:
     named: bool = False
     """True if a block of parameters names this request: then one of another kind is an error."""
     consumed: Mapping[str, str] = field(default_factory=dict)
+    allocation: str = ""
+    """The grant that the device is taken under; empty where no source governs its kind."""
+    published: str = ""
+    """The name that the scheduler knows the device by, where it is another (under a grant)."""
 
     def __post_init__(self) -> None:
         _set(
@@ -463,6 +467,7 @@ class Hold:
 
     __slots__ = (
         "_store",
+        "allocation",
         "claim",
         "consumed",
         "device",
@@ -483,6 +488,7 @@ class Hold:
         state: HoldState = HoldState.PREPARING,
         remembered: Mapping[str, Any] | None = None,
         store: Any = None,
+        allocation: str = "",
     ) -> None:
         self.claim, self.device, self.request = claim, device, request
         self.share_id, self.state = share_id, state
@@ -490,6 +496,8 @@ class Hold:
         """What it has of a shared device's capacity, by name: ``{"memory": "4Gi"}``."""
         self.remembered: Mapping[str, Any] = freeze(remembered)
         """What ``remember`` kept, also after a restart of the agent or of the node."""
+        self.allocation = allocation
+        """The grant that the device was taken under; empty without one."""
         self._store = store
 
     def remember(self, **facts: Any) -> None:
@@ -602,6 +610,9 @@ class Veto:
 
     device: str
     reason: str
+    condition: tuple[str, str] | None = None
+    """Type and reason of the node condition that is true while this veto stands, in CamelCase:
+    ``("ForeignExposure", "OtherDevicePath")``; its message is the reason above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

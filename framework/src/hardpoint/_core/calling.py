@@ -18,6 +18,7 @@ import anyio
 from hardpoint import reading
 from hardpoint._core.wellformed import flaw
 from hardpoint.errors import Refuse, TryAgain
+from hardpoint.grants import Evidence, Grant, ReapResult
 from hardpoint.model import Addition, AttributeInfo, Delivery, Health, Verdict, Veto
 from hardpoint.reading import printable
 
@@ -31,6 +32,10 @@ _ANSWERS: dict[str, Any] = {
     "annotate_delivery": Addition | None,
     "check_device": Health,
     "deliver_device": Delivery,
+    "find_users": Evidence,
+    "grant_devices": tuple[Grant, ...],
+    "reap_pod": ReapResult | None,
+    "admit_reap": Verdict | None,
     "describe_attributes": tuple[AttributeInfo, ...],
     "isolate_delivery": Delivery,
     "rank_devices": tuple[str, ...],

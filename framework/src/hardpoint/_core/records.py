@@ -101,6 +101,7 @@ class Record:
             state=self.state,
             remembered=self.remembered,
             store=store,
+            allocation=self.allotment.allocation,
         )
 
 

@@ -171,7 +171,7 @@ class Steps:
         answer = PreparedDevice(
             request=record.allotment.base_request,
             pool=record.allotment.pool,
-            device=record.allotment.device,
+            device=record.allotment.published or record.allotment.device,
             cdi_ids=(own, *foreign),
             share_id=record.allotment.share_id,
         )

@@ -30,12 +30,13 @@ from hardpoint.model import (
 )
 from hardpoint.node import Node
 from hardpoint.testing._fake_allocations import FakeAllocations, variable
+from hardpoint.testing._fake_state import FakeState
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
 
 
-class FakeAgent:
+class FakeAgent(FakeState):
     """Keeps ``hardpoint.agent.Agent``'s promises without drivers, ledger or policies.
 
     A claim is held if its devices are offered and claimable; its CDI file sets one variable for
@@ -57,6 +58,7 @@ class FakeAgent:
         writing: bool = True,
         kube: Callable[[], Kube] | None = None,
     ) -> None:
+        super().__init__()
         self.node = node or Node(name="node-1", recorded=True)
         self.paths = paths_below(root)
         self.instance = instance
@@ -135,6 +137,7 @@ class FakeAgent:
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+        self._alter()
 
     # -- the protocol -----------------------------------------------------------------------------
 
