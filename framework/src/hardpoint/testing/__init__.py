@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hardpoint.testing.driver_under_test import DriverUnderTest, claim_for, hold_on
     from hardpoint.testing.durable import DurableRun, walk
     from hardpoint.testing.frontend_contract import FrontendContract
+    from hardpoint.testing.gpus import FakeGpus, GpuStandIn
     from hardpoint.testing.kubelet import Container, FakeKubelet, Pod
     from hardpoint.testing.sysfs import FakeMachine
 
@@ -25,9 +26,11 @@ _WHERE = {
     "DurableRun": "durable",
     "FakeAgent": "agent",
     "FakeApiServer": "api_server",
+    "FakeGpus": "gpus",
     "FakeKubelet": "kubelet",
     "FakeMachine": "sysfs",
     "FrontendContract": "frontend_contract",
+    "GpuStandIn": "gpus",
     "Pod": "kubelet",
     "claim_for": "driver_under_test",
     "hold_on": "driver_under_test",
@@ -41,9 +44,11 @@ __all__ = [
     "DurableRun",
     "FakeAgent",
     "FakeApiServer",
+    "FakeGpus",
     "FakeKubelet",
     "FakeMachine",
     "FrontendContract",
+    "GpuStandIn",
     "Pod",
     "claim_for",
     "hold_on",

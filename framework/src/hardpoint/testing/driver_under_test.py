@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import anyio
 
+from hardpoint import hookspecs
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.inventory import Listing
 from hardpoint._core.relay import Relay
+from hardpoint.contract import Dispatch, spec_of
 from hardpoint.model import Allotment, Claim, ClaimKey, Delivery, Device, Hold
 from hardpoint.node import Node
 from hardpoint.parameters import decode
@@ -50,7 +52,7 @@ class DriverUnderTest:
             if not relay.implements("contract", hook):
                 return None, None
             try:
-                if hook in ("publish_devices", "describe_attributes"):
+                if spec_of(getattr(hookspecs, hook)).dispatch is Dispatch.GATHER:
                     found = await relay.plugin(hook, "driver/contract", subject, **arguments)
                 else:
                     found = await relay.owner(hook, "contract", subject, **arguments)
