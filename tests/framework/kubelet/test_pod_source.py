@@ -9,9 +9,11 @@ import anyio
 import pytest
 from plain_plugin import Plugin
 
-from hardpoint._core.podsource import CHECKPOINT, PodSource
 from hardpoint.errors import CallFailed, SocketError
+from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as dpb
 from hardpoint.kubelet import podresources_v1_pb2 as pb
+from hardpoint.kubelet.podsource import CHECKPOINT, PodSource
+from hardpoint.kubelet.services import Status
 from hardpoint.testing import Container, FakeKubelet, Pod
 
 GPU = "example.com/gpu"
@@ -113,6 +115,7 @@ async def test_the_checkpoint_names_what_init_containers_have(short_path: Path) 
         assert [pod.resources for pod in await source.list()] == [()]
         assert not before.ids
         assert after.ids == {(GPU, "a")}
+        assert {(resource, id_) for resource, id_, pod in after.pods if pod} == {(GPU, "a")}
         assert before.written != after.written
 
 
@@ -150,3 +153,48 @@ async def test_a_checkpoint_that_says_something_else_is_no_empty_one(
 
 async def test_no_checkpoint_says_nothing(tmp_path: Path) -> None:
     assert not (await PodSource(tmp_path, tmp_path).checkpoint()).ids
+
+
+async def test_what_may_be_given_out_is_each_healthy_device_of_each_plugin(
+    short_path: Path,
+) -> None:
+    directory = short_path / "dp"
+    async with (
+        FakeKubelet(short_path, device_plugins=directory) as kubelet,
+        Plugin(directory, "a", "b", resource=GPU).serving() as plugin,
+    ):
+        source = PodSource(short_path, directory)
+        await kubelet.until_allocatable(GPU, 2)
+        both = await source.allocatable()
+        plugin.tell(dpb.Device(ID="a", health="Healthy"), dpb.Device(ID="b", health="Ill"))
+        await kubelet.until_allocatable(GPU, 1)
+        one = await source.allocatable()
+
+    assert [(held.resource, held.ids) for held in both] == [(GPU, ("a",)), (GPU, ("b",))]
+    assert [held.ids for held in one] == [("a",)]
+
+
+async def test_a_device_on_two_numa_nodes_is_given_out_as_one(short_path: Path) -> None:
+    directory = short_path / "dp"
+    async with (
+        FakeKubelet(short_path, device_plugins=directory) as kubelet,
+        Plugin(directory, "a", resource=GPU).serving() as plugin,
+    ):
+        nodes = [dpb.NUMANode(ID=0), dpb.NUMANode(ID=1)]
+        plugin.tell(dpb.Device(ID="a", health="Healthy", topology=dpb.TopologyInfo(nodes=nodes)))
+        await kubelet.until(lambda: [one.numa for one in kubelet.listed(GPU).values()] == [(0, 1)])
+        assert [held.ids for held in await PodSource(short_path, directory).allocatable()] == [
+            ("a",),
+            ("a",),
+        ]
+
+
+async def test_a_kubelet_that_cannot_say_what_may_be_given_out_is_an_error(
+    kubelet: FakeKubelet,
+) -> None:
+    async def fail(answer: pb.AllocatableResourcesResponse) -> pb.AllocatableResourcesResponse:
+        raise Status("INTERNAL", "no")
+
+    kubelet.answer_allocatable(fail)
+    with pytest.raises(CallFailed, match="GetAllocatableResources"):
+        await PodSource(kubelet.root).allocatable()

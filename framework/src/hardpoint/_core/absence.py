@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hardpoint._core.podlist import PodList
-from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
+from hardpoint.kubelet.podsource import Checkpoint, Kubelet
+from hardpoint.kubelet.settling import ALONE, Settling
 
 READS = 2
 """Good reads without an id after which no pod has it."""
@@ -31,7 +32,7 @@ class Pace:
     settle: float = 30.0
     """From the moment that a kubelet knows its pods, as far as can be told, to a read that may miss
     one: it admits them one after the other when it starts."""
-    alone: float = 3600.0
+    alone: float = ALONE
     """After which a kubelet that lists nothing but static pods is believed to have no others, and
     a checkpoint that was not written any more is believed no longer."""
 
@@ -40,16 +41,15 @@ class Absence:
     """Counts reads that miss a hold, and forgets them when the hold is asked for again."""
 
     def __init__(self, pace: Pace, node: str, itself: tuple[str, str] | None) -> None:
-        self._pace, self._node, self._itself = pace, node, itself
-        self._kubelet: Kubelet | None = None
-        self._kubelet_since = 0.0
-        self._knows_since: float | None = None
+        self._pace = pace
+        self._settling = Settling(node, itself, settle=pace.settle, alone=pace.alone)
         self._first: dict[_Version, float] = {}
         self._missed: dict[_Version, list[float]] = {}
-        self._written: tuple[object, float] = (None, 0.0)
-        """The checkpoint that was seen last, and since when it is that one."""
-        self.doubt = ""
+
+    @property
+    def doubt(self) -> str:
         """Why nothing follows from what is not listed; empty where it does, or soon will."""
+        return self._settling.doubt
 
     def stamp(self, records: Iterable[Record], now: float) -> None:
         """Know which holds there are, before a read begins.
@@ -62,39 +62,16 @@ class Absence:
 
     def heard(self, listed: PodList, kubelet: Kubelet | None, begun: float) -> None:
         """Judge whether a kubelet knows its pods yet."""
-        if kubelet != self._kubelet:
-            self._kubelet, self._kubelet_since, self._knows_since = kubelet, begun, None
+        if self._settling.heard(listed.pods, kubelet, begun):
             self._missed.clear()
-        if self._knows_since is None:
-            self.doubt = self._why_not(listed, begun)
-            if not self.doubt:
-                self._knows_since = begun
-
-    def _why_not(self, listed: PodList, begun: float) -> str:
-        if self._itself is not None:
-            if self._itself in listed.pods:
-                return ""
-            return f"the kubelet does not list this agent's own pod {'/'.join(self._itself)}"
-        static = f"-{self._node}"  # the kubelet adds it to the name of a pod from a file
-        if any(not name.endswith(static) for _, name in listed.pods):
-            return ""
-        if begun - self._kubelet_since >= self._pace.alone:
-            return ""
-        return "the kubelet lists no pod of the API server's"
 
     def settled(self, begun: float) -> bool:
         """Say whether something may follow from what a read does not list."""
-        return self._knows_since is not None and begun - self._knows_since >= self._pace.settle
+        return self._settling.settled(begun)
 
     def believes(self, found: Checkpoint, now: float) -> bool:
-        """Say whether what a checkpoint names is somebody's.
-
-        The kubelet writes it anew at each list of a plugin's, ours once a minute at least. Where
-        no plugin lists any more nothing is written, and pods that are over stay in it for ever.
-        """
-        if found.written != self._written[0]:
-            self._written = found.written, now
-        return now - self._written[1] < self._pace.alone
+        """Say whether what a checkpoint names is somebody's."""
+        return self._settling.believes(found, now)
 
     def seen(self, record: Record) -> None:
         """A pod has it."""

@@ -55,6 +55,18 @@ class PodResources:
             return _named(await self.list(), namespace, name)
         return _pod_use(answer.pod_resources)
 
+    async def allocatable(self) -> tuple[HeldResource, ...]:
+        """Return the healthy devices of every device plugin, one entry per device and NUMA node.
+
+        A resource of which nothing is healthy is not in it, nor is anything of DRA. ``container``
+        is empty. Raises ``CallFailed``.
+        """
+        answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
+        return tuple(
+            HeldResource(container="", resource=one.resource_name, ids=tuple(one.device_ids))
+            for one in answer.devices
+        )
+
     async def _call(self, method: str, request: Any) -> Any:
         wait = _FIRST_WAIT
         for _ in range(_TRIES - 1):

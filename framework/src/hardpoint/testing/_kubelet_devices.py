@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as pb
 from hardpoint.testing._kubelet_claims import Container, Pod, PodFailed
-from hardpoint.testing._kubelet_plugins import CHECKPOINT, DevicePlugins, PluginInstance
+from hardpoint.testing._kubelet_plugins import (
+    CHECKPOINT,
+    DevicePlugins,
+    PluginInstance,
+    Resource,
+)
 from hardpoint.testing.cdi import CdiRegistry, Injected
 
 if TYPE_CHECKING:
@@ -259,6 +264,11 @@ class Devices:
     def of(self, pod: Pod, container: str) -> list[Allocated]:
         """Return what a container has."""
         return [a for a in self.allocated if (a.pod, a.container) == (pod.identity, container)]
+
+    def resources(self) -> Mapping[str, Resource]:
+        """Return every resource that a plugin has registered, by name."""
+        self._plugins.expire()
+        return self._plugins.resources
 
     def keep(self, active: Collection[str]) -> None:
         """Free what pods had that are over."""

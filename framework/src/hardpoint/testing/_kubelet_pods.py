@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 Change = Callable[[pb.ListPodResourcesResponse], Awaitable[pb.ListPodResourcesResponse]]
 """What a test makes of an answer: it may wait, change it, or raise ``Status``."""
 
+AllocatableChange = Callable[
+    [pb.AllocatableResourcesResponse], Awaitable[pb.AllocatableResourcesResponse]
+]
+"""The same, of what may be given out."""
+
 
 class Pods:
     """The pods that are not over, and the service that lists them."""
@@ -28,10 +33,16 @@ class Pods:
         self.known = True
         """False: the API server has not told of them yet, as after a start while it is away."""
         self.change: Change | None = None
+        self.change_allocatable: AllocatableChange | None = None
         self.lists = 0
         self._behaviour, self._devices, self._claims = behaviour, devices, claims
         handlers = serve(
-            service_of(pb, "PodResourcesLister"), {"List": self._list, "Get": self._get}
+            service_of(pb, "PodResourcesLister"),
+            {
+                "List": self._list,
+                "Get": self._get,
+                "GetAllocatableResources": self._allocatable,
+            },
         )
         self._server = SocketServer(root / "pod-resources" / "kubelet.sock", [handlers])
 
@@ -73,6 +84,23 @@ class Pods:
             if (pod.name, pod.namespace) == (request.pod_name, request.pod_namespace):
                 return pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
         raise Status("NOT_FOUND", f"pod {request.pod_name} not found")
+
+    async def _allocatable(
+        self, request: pb.AllocatableResourcesRequest
+    ) -> pb.AllocatableResourcesResponse:
+        """List each healthy device once, or once for each NUMA node that it is on."""
+        answer = pb.AllocatableResourcesResponse(devices=self._healthy())
+        if self.change_allocatable is not None:
+            return await self.change_allocatable(answer)
+        return answer
+
+    def _healthy(self) -> list[pb.ContainerDevices]:
+        return [
+            pb.ContainerDevices(resource_name=name, device_ids=[id_], topology=on)
+            for name, resource in self._devices.resources().items()
+            for id_ in sorted(resource.healthy)
+            for on in _topology(resource.devices[id_].numa)
+        ]
 
     def _pod(self, pod: Pod) -> pb.PodResources:
         """Say what a pod's containers have: of init containers, sidecars alone are listed."""
@@ -120,6 +148,12 @@ class Pods:
         if one.share_id:
             resource.share_id = one.share_id
         return resource
+
+
+def _topology(numa: tuple[int, ...]) -> list[pb.TopologyInfo | None]:
+    if not numa:
+        return [None]
+    return [pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)]) for node in numa]
 
 
 def _each(names: Iterable[str]) -> list[str]:

@@ -45,7 +45,7 @@ from hardpoint.testing._kubelet_devices import Allocated, Devices
 from hardpoint.testing._kubelet_drivers import DriverInstance, Drivers, Wipe
 from hardpoint.testing._kubelet_health import HealthCache, Report
 from hardpoint.testing._kubelet_plugins import DevicePlugins, ListedDevice, Registration
-from hardpoint.testing._kubelet_pods import Change, Pods
+from hardpoint.testing._kubelet_pods import AllocatableChange, Change, Pods
 from hardpoint.testing._kubelet_watcher import Attempt, Watcher
 from hardpoint.testing.cdi import CdiRegistry, Injected
 from hardpoint.testing.clock import Clock, RealClock
@@ -362,3 +362,7 @@ class FakeKubelet:
     def answer_pods(self, change: Change | None) -> None:
         """Let a test change what pod-resources lists, hold it back, or fail it with ``Status``."""
         self.pods.change = change
+
+    def answer_allocatable(self, change: AllocatableChange | None) -> None:
+        """The same for what pod-resources says may be given out."""
+        self.pods.change_allocatable = change
