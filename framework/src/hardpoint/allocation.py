@@ -11,10 +11,15 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from hardpoint.attributes import LONGEST_NAME, fit_name
 from hardpoint.model import ClaimKey, Delivery, Domain, HoldState
+from hardpoint.reading import decimal
 
 _UID = re.compile(r"dp-[0-9a-f]{32}")
 _DIGEST = 16
+_GRANT, _REPLICA = "@", "::"
+_LEAST = 8
+"""Characters that are left of a device's name at least, before the grant that it is tied to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,8 @@ class Assignment:
     device: str
     """The name that the device is published under."""
     domain: Domain
+    allocation: str = ""
+    """The grant that it is offered under; empty where no source governs its kind."""
 
     @property
     def key(self) -> ClaimKey:
@@ -96,6 +103,31 @@ def allocation_key(resource: str, id_: str, dra_driver: str) -> ClaimKey:
     words = f"{len(resource)}:{resource}{id_}".encode("utf-8", "surrogatepass")
     digest = blake2b(words, digest_size=_DIGEST).hexdigest()
     return ClaimKey(f"dp-{digest}", resource, id_, dra_driver)
+
+
+def device_id(device: str, allocation: str = "", replica: int | None = None) -> str:
+    """Return what the kubelet knows a device by: ``gpu0``, ``gpu0::2``, ``gpu0@allocation``.
+
+    The kubelet's API says 63 characters. Only the device's half is shortened, and with a hash of
+    the whole: whoever looks for the pods of a grant goes by what stands behind the ``@``.
+    """
+    tail = "" if replica is None else f"{_REPLICA}{replica}"
+    tail += f"{_GRANT}{allocation}" if allocation else ""
+    return fit_name(device, room=min(len(tail), LONGEST_NAME - _LEAST)) + tail
+
+
+def grant_of_id(id_: str) -> str:
+    """Return the allocation in an id; empty where it has none."""
+    return id_.partition(_GRANT)[2]
+
+
+def is_id_of(id_: str, device: str) -> bool:
+    """Say whether an id is one of a device's, under whatever grant."""
+    head, at, allocation = id_.partition(_GRANT)
+    name, colons, number = head.partition(_REPLICA)
+    if not name or (at and not allocation) or (colons and decimal(number) is None):
+        return False
+    return id_ == device_id(device, allocation, decimal(number) if colons else None)
 
 
 def is_allocation(key: ClaimKey) -> bool:

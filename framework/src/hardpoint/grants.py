@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from hardpoint.attributes import LONGEST_STRING, fit_name, text
 from hardpoint.model import Device, DeviceNode
 
 _TAG = 4
 """Bytes, two letters each."""
+_TAIL = 1 + 2 * _TAG
+"""Characters that a tag adds to a name, its dash included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,3 +204,33 @@ class NodeCondition:
 def tag(allocation: str) -> str:
     """Return the eight letters by which a device's DRA name tells its allocation."""
     return blake2b(allocation.encode("utf-8", "surrogatepass"), digest_size=_TAG).hexdigest()
+
+
+def published_name(device: str, allocation: str) -> str:
+    """Return what a device is called in DRA: ``gpu0``, or ``gpu0-1a2b3c4d`` under a grant.
+
+    The same device under another allocation is another device to the scheduler. At most 63
+    characters: only the device's half is cut, and ends in a hash of the whole then.
+    """
+    if not allocation:
+        return device
+    return f"{fit_name(device, room=_TAIL)}-{tag(allocation)}"
+
+
+def is_name_of(published: str, device: str) -> bool:
+    """Say whether a name is what a device is called in DRA under whatever grant, or under none.
+
+    For words to people alone: a device may have such a name of its own.
+    """
+    half = fit_name(device, room=_TAIL)
+    return published == device or (published[:-_TAIL] == half and published[-_TAIL] == "-")
+
+
+def attribute_of(allocation: str) -> str:
+    """Return what the attribute ``allocation`` says: it whole, as far as the API has room.
+
+    A longer one is cut and ends in its tag.
+    """
+    if len(allocation.encode("utf-8", "replace")) <= LONGEST_STRING:
+        return text(allocation)
+    return f"{text(allocation, LONGEST_STRING - _TAIL)}-{tag(allocation)}"

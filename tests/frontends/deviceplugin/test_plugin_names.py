@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hardpoint.allocation import device_id
 from hardpoint.errors import BadValue
 from hardpoint.kubelet.sockets import fits
-from hardpoint_deviceplugin.names import check_resource, device_id, remove_dead, socket_path
+from hardpoint_deviceplugin.names import check_resource, remove_dead, socket_path
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardpoint.allocation import device_id
 from hardpoint.model import Device, Domain, Offered, Topology
-from hardpoint_deviceplugin.names import device_id
 from hardpoint_deviceplugin.preferred import Wanted, preferred
 from hardpoint_deviceplugin.resources import Entry
 

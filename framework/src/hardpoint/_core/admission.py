@@ -13,6 +13,7 @@ from hardpoint._core.ledger import Ledger, Want
 from hardpoint._core.ports import Hooks
 from hardpoint._core.records import subject_of
 from hardpoint.errors import HoldConflict, HoldDenied, TryAgain
+from hardpoint.grants import is_name_of
 from hardpoint.model import (
     Allotment,
     Claim,
@@ -64,6 +65,8 @@ class Admission:
         found = offer.find(name, claim.key.dra_driver)
         if found is None:
             raise HoldDenied(f"device {name} is {_why_not(name, offer)}", reason="not-offered")
+        if found.allocation != allotment.allocation:
+            raise HoldDenied(f"device {name} is {_granted_now(found)} now", reason="revoked")
         if found.claimable:
             return found
         parts = () if allotment.admin_access else found.device.all_parts
@@ -160,8 +163,19 @@ def parameters_of(hooks: Hooks, claim: Claim, allotment: Allotment, driver: str)
     )
 
 
+def _granted_now(offered: Offered) -> str:
+    """Say of a device that it is not offered as it was when somebody was allocated it."""
+    if offered.allocation:
+        return "granted under another allocation"
+    return "offered without a grant"
+
+
 def _why_not(name: str, offer: Offer) -> str:
+    """Say why a device is not offered; under a grant it has another name in DRA."""
     for withheld in offer.withheld:
-        if withheld.subject == name:
+        if is_name_of(name, withheld.subject):
             return f"not offered: {withheld.reason}"
+    for offered in offer.devices:
+        if is_name_of(name, offered.name):
+            return f"not offered: {offered.name} is {_granted_now(offered)} now"
     return "not offered" if offer.complete else "not offered yet: its driver has not answered"

@@ -85,7 +85,9 @@ class Allocations:
 
 def claim_for(assignment: Assignment, pool: str) -> Claim:
     """Return an assignment as the broker and the policies see it."""
-    allotment = Allotment(request="", device=assignment.device, pool=pool)
+    allotment = Allotment(
+        request="", device=assignment.device, pool=pool, allocation=assignment.allocation
+    )
     return Claim(key=assignment.key, allotments=(allotment,))
 
 

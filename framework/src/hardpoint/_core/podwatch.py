@@ -11,7 +11,6 @@ still: it may be an init container's, which is in no list.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,13 @@ from hardpoint._core.absence import Absence, Pace
 from hardpoint._core.podlist import PodList, Users
 from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
-from hardpoint.allocation import Assignment, allocation_key, is_allocation
+from hardpoint.allocation import (
+    Assignment,
+    allocation_key,
+    grant_of_id,
+    is_allocation,
+    is_id_of,
+)
 from hardpoint.errors import HardpointError, HoldBusy
 from hardpoint.kubelet.pods import PodUse
 from hardpoint.model import ClaimKey, HoldState, Offer
@@ -36,7 +41,6 @@ SOURCE = "pod-resources"
 """What faults and notes of this go by."""
 
 _COST = "which pod has which device is not known, and devices of pods that ended stay held"
-_NAME = re.compile(r"[a-z0-9-]+")
 _OLD = 60.0
 """Seconds after which what was read last is no answer any more."""
 
@@ -301,20 +305,24 @@ class PodWatch:
         """Return what one of our ids stands for.
 
         Of a resource that nobody has announced, since its frontend does not run yet, an id of one
-        of our prefixes is ours if it begins with the name of a device; after the loss of a ledger
-        so is one of any resource: to hold too much for a while costs less than to give it twice.
+        of our prefixes is ours if it is one of a device's; after the loss of a ledger so is one of
+        any resource: to hold too much for a while costs less than to give it twice. The grant is
+        the id's own, whatever the device is offered under by now: a pod whose grant has ended is
+        known as just that.
         """
         known = self._announced.get((resource, id_))
         if known is not None:
             return known
-        prefix, name = resource.partition("/")[0], _NAME.match(id_)
-        if name is None:
-            return None
+        prefix = resource.partition("/")[0]
         for offered in self._around.offer().devices:
             own = self._lost or prefix == offered.domain.resource_prefix
-            if offered.name == name.group() and (own or self._is_announced(resource)):
+            if (own or self._is_announced(resource)) and is_id_of(id_, offered.name):
                 return Assignment(
-                    resource=resource, id=id_, device=offered.name, domain=offered.domain
+                    resource=resource,
+                    id=id_,
+                    device=offered.name,
+                    domain=offered.domain,
+                    allocation=grant_of_id(id_),
                 )
         return None
 

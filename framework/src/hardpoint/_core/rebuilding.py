@@ -73,7 +73,9 @@ async def adopt(steps: Steps, assignment: Assignment, turn: Turns) -> bool:
             raise HoldDenied(f"device {name} of a pod is not offered", reason="not-offered")
         device = offered.device
         nodes = await steps.composer.numbered(device.nodes)
-        allotment = Allotment(request="", device=name, pool=steps.node.name)
+        allotment = Allotment(
+            request="", device=name, pool=steps.node.name, allocation=assignment.allocation
+        )
         want = Want(
             allotment=allotment,
             device=device,

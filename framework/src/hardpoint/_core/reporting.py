@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from hardpoint._core.podlist import PodList
 from hardpoint._core.state import write_status
+from hardpoint.grants import published_name
 from hardpoint.model import Hold, Offered
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class Reporter:
 
 def _hold(hold: Hold, listed: PodList | None) -> dict[str, Any]:
     """``pods`` are those that have it, and null while nobody can say."""
-    users = None if listed is None else listed.users(hold.claim, hold.device.name)
+    name = published_name(hold.device.name, hold.allocation)
+    users = None if listed is None else listed.users(hold.claim, name)
     return {
         "device": hold.device.name,
         "claim": str(hold.claim),

@@ -31,10 +31,21 @@ def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
     offered = offer.find(held.name, record.claim.dra_driver)
     if offered is not None and held.driver in (offered.device.driver, _NOBODY):
         if ABSENT not in offered.taints:
-            return Standing.PRESENT, offered.device
+            return _granted(record, offered.allocation), offered.device
         return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
     for withheld in offer.withheld:
         if concerns(withheld, held):
             kept = withheld.rule == QUARANTINED
             return (Standing.UNKNOWN if kept else Standing.WITHHELD), held
     return (Standing.ABSENT if offer.complete else Standing.UNKNOWN), held
+
+
+def _granted(record: Record, allocation: str) -> Standing:
+    """Say whether what a device was taken under is what it is offered under.
+
+    Of a claim that was found in a CDI file alone nobody knows the grant before it is prepared anew.
+    """
+    if record.allotment.allocation == allocation:
+        return Standing.PRESENT
+    unknown = record.rebuilt and not record.allotment.allocation
+    return Standing.UNKNOWN if unknown else Standing.WITHHELD

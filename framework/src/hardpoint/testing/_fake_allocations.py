@@ -53,7 +53,13 @@ class FakeAllocations:
     def holds(self) -> tuple[Hold, ...]:
         """Return what is held, as holds."""
         return tuple(
-            Hold(claim=one.assignment.key, device=device, request="", state=HoldState.HELD)
+            Hold(
+                claim=one.assignment.key,
+                device=device,
+                request="",
+                state=HoldState.HELD,
+                allocation=one.assignment.allocation,
+            )
             for uid, one in self._assigned.items()
             for device in (self._devices[uid],)
         )
@@ -65,6 +71,8 @@ class FakeAllocations:
         offered = offer.find(wanted.device, wanted.domain.dra_driver)
         if offered is None:
             raise HoldDenied(f"device {wanted.device} is not offered", reason="not-offered")
+        if offered.allocation != wanted.allocation:
+            raise HoldDenied(f"device {wanted.device} is granted to another", reason="revoked")
         if key.uid not in self._assigned:
             _refuse_unusable(offered)
             self._refuse_held(offered.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,14 +114,7 @@ class FakeAgent(FakeState):
         """Change what is known of an offered device's health."""
         self.show(
             *(
-                Offered(
-                    device=one.device,
-                    domain=one.domain,
-                    taints=one.taints,
-                    held=one.held,
-                    claimable=one.claimable,
-                    health=health if one.name == name else one.health,
-                )
+                replace(one, health=health if one.name == name else one.health)
                 for one in self.offer.devices
             )
         )
@@ -257,19 +251,22 @@ class FakeAgent(FakeState):
         offered = self.offer.find(allotment.device, key.dra_driver)
         if offered is None or not offered.claimable:
             raise HoldDenied(f"device {allotment.device} is not offered", reason="not-offered")
+        if offered.allocation != allotment.allocation:
+            raise HoldDenied(f"device {allotment.device} is granted to another", reason="revoked")
         return Hold(
             claim=key,
             device=offered.device,
             request=allotment.request,
             share_id=allotment.share_id,
             state=HoldState.HELD,
+            allocation=allotment.allocation,
         )
 
     def _answer(self, key: ClaimKey, allotment: Allotment) -> PreparedDevice:
         return PreparedDevice(
             request=allotment.request,
             pool=allotment.pool,
-            device=allotment.device,
+            device=allotment.published or allotment.device,
             cdi_ids=(qualified(self._vendor(key), _cdi_name(key, allotment)),),
             share_id=allotment.share_id,
         )

@@ -1,4 +1,4 @@
-"""Names that the kubelet is told: resources by its own rules, ids, and one socket per resource.
+"""Names that the kubelet is told: resources by its own rules, and one socket per resource.
 
 A resource is refused when the settings are read, in place of a registration that the kubelet
 refuses: ``IsExtendedResourceName`` of k8s.io/component-helpers.
@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from hardpoint.attributes import LONGEST_NAME, fit_name, is_subdomain
+from hardpoint.attributes import LONGEST_NAME, is_subdomain
 from hardpoint.errors import BadValue
 from hardpoint.kubelet.sockets import LONGEST_PATH, remove_left_behind, remove_stale
 
@@ -20,10 +20,6 @@ LONGEST_PREFIX = 253 - len("requests.")
 
 _WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SOCKET = re.compile(r"hardpoint-.*-[0-9a-f]{12}\.sock")
-_SEPARATOR = "@"
-_REPLICA = "::"
-_LEAST = 8
-"""Characters that are left of a device's name at least, before the grant that it is tied to."""
 
 
 def check_resource(name: str) -> str:
@@ -55,17 +51,6 @@ def check_word(word: str) -> str:
             "both ends",
         )
     return word
-
-
-def device_id(device: str, allocation: str = "", replica: int | None = None) -> str:
-    """Return what the kubelet knows a device by: ``gpu0``, ``gpu0::2``, ``gpu0@allocation``.
-
-    The kubelet's API says 63 characters. Only the device's half is shortened, and with a hash of
-    the whole: whoever looks for the pods of a grant goes by what stands behind the ``@``.
-    """
-    tail = "" if replica is None else f"{_REPLICA}{replica}"
-    tail += f"{_SEPARATOR}{allocation}" if allocation else ""
-    return fit_name(device, room=min(len(tail), LONGEST_NAME - _LEAST)) + tail
 
 
 def socket_path(directory: Path, resource: str, instance: str) -> Path:

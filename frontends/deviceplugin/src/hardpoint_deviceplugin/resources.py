@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hardpoint.agent import Agent
-from hardpoint.allocation import Assignment, is_allocation
+from hardpoint.allocation import Assignment, device_id, is_allocation
 from hardpoint.cel import Selector
 from hardpoint.errors import BadValue
 from hardpoint.model import Condition, Effect, Hold, Offer, Offered
-from hardpoint_deviceplugin.names import device_id
 from hardpoint_deviceplugin.settings import DevicePluginSettings, ResourceSettings
 from hardpoint_deviceplugin.size import MOST_IDS
 
@@ -46,6 +45,7 @@ class Entry:
             id=self.id,
             device=self.offered.name,
             domain=self.offered.domain,
+            allocation=self.offered.allocation,
         )
 
 

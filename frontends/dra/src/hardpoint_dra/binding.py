@@ -15,7 +15,7 @@ from hardpoint.errors import HoldDenied, HoldFailed
 from hardpoint.model import Allotment, Claim, Device, Offer
 
 _Place: TypeAlias = "tuple[str, str, str]"
-"""Pool, device and share."""
+"""Pool, device as it is published, and share."""
 
 
 class _Condition(msgspec.Struct):
@@ -84,7 +84,8 @@ def _check(
     device: Device,
     said: Mapping[_Place, Mapping[str, _Condition]],
 ) -> None:
-    known = said.get((allotment.pool, allotment.device, allotment.share_id), {})
+    name = allotment.published or allotment.device
+    known = said.get((allotment.pool, name, allotment.share_id), {})
     true = {name for name, condition in known.items() if condition.status == "True"}
     for name in device.binding_failure_conditions:
         if name in true:

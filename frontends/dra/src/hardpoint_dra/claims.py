@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hardpoint.errors import HoldDenied, KubeNotFound, WrongClaim
-from hardpoint.model import Allotment, Claim, ClaimKey
+from hardpoint.model import Allotment, Claim, ClaimKey, Offer
+from hardpoint_dra.published import allotted
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
@@ -83,17 +84,22 @@ class ClaimReader:
         connect: Callable[[], Kube],
         pool: str,
         bound: Callable[[Claim, Mapping[str, Any]], None] = lambda claim, found: None,
+        offer: Callable[[], Offer] | None = None,
     ) -> None:
         self._connect, self._pool, self._bound = connect, pool, bound
+        self._offer = offer
         self._version = ""
 
     async def read(self, key: ClaimKey) -> Claim:
         """Return the claim as it is now. Raises ``HoldError`` or ``KubeError``.
 
-        ``bound`` is asked whether its devices may be had already.
+        Its devices are named as the agent names them, by what ``offer`` says at this moment;
+        ``bound`` is asked whether they may be had already.
         """
         found = await self._get(key)
         claim = to_claim(key, found, self._pool)
+        if self._offer is not None:
+            claim = allotted(claim, self._offer())
         self._bound(claim, found)
         return claim
 
@@ -125,7 +131,8 @@ class ClaimReader:
 def to_claim(key: ClaimKey, found: Mapping[str, Any], pool: str) -> Claim:
     """Return what an API object allots to the key's driver, from the node's own ``pool``.
 
-    Raises ``WrongClaim`` and ``HoldDenied``. A claim with nothing for this driver is empty.
+    Devices have the names that the scheduler knows. Raises ``WrongClaim`` and ``HoldDenied``. A
+    claim with nothing for this driver is empty.
     """
     try:
         object_ = msgspec.convert(found, _Found)

@@ -83,8 +83,10 @@ class Dra:
     @hookimpl
     def preview_offer(self, offer: Offer, version: str) -> list[dict[str, Any]]:
         """Return the ResourceSlices that would be written for an offer on an empty server."""
+        from hardpoint_dra.published import as_published
         from hardpoint_dra.translate import render
 
+        offer = as_published(offer)
         domains = {one.domain.dra_driver: one.domain for one in offer.devices}
         return [
             body

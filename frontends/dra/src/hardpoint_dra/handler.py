@@ -21,6 +21,7 @@ from hardpoint.errors import HardpointError
 from hardpoint.model import AttributeValue, Claim, ClaimKey, Device, HoldState, PreparedDevice
 from hardpoint_dra.claims import ClaimReader
 from hardpoint_dra.metadata import MetadataFiles, with_metadata
+from hardpoint_dra.published import as_published, given
 from hardpoint_dra.status import StatusWriter
 
 log = logging.getLogger(__name__)
@@ -85,11 +86,13 @@ class ClaimHandler:
             self._status.unprepared(key)
 
     def _held(self, key: ClaimKey) -> Mapping[str, Device]:
-        return {
-            hold.device.name: hold.device
+        """Return what a claim has, by the names that the scheduler knows."""
+        held = (
+            given(hold.device, hold.allocation)
             for hold in self._agent.holds()
             if (hold.claim.uid, hold.claim.dra_driver) == (key.uid, self._driver)
-        }
+        )
+        return {device.name: device for device in held}
 
     # -- metadata ---------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ class ClaimHandler:
                 continue
             offered = {
                 one.name: one.device
-                for one in offer.devices
+                for one in as_published(offer).devices
                 if one.domain.dra_driver == self._driver
             }
             await self._try(partial(metadata.refresh, partial(_attributes, offered)))

@@ -15,6 +15,7 @@ import anyio
 
 from hardpoint.agent import Agent
 from hardpoint.model import Condition, Offer
+from hardpoint_dra.published import as_published
 
 RESEND = 10.0
 LONGEST_MESSAGE = 1024
@@ -54,7 +55,9 @@ class HealthService:
 
     def _health(self, offer: Offer) -> tuple[Any, ...]:
         return tuple(
-            (one.name, one.health) for one in offer.devices if one.domain.dra_driver == self._driver
+            (one.name, one.health)
+            for one in as_published(offer).devices
+            if one.domain.dra_driver == self._driver
         )
 
     def methods(

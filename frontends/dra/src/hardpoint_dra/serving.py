@@ -85,7 +85,10 @@ class DriverServer:
         self._check_name()
         workshop = Workshop()
         reader = ClaimReader(
-            self._connect, pool=self._agent.node.name, bound=bound_by(lambda: self._agent.offer)
+            self._connect,
+            pool=self._agent.node.name,
+            bound=bound_by(lambda: self._agent.offer),
+            offer=lambda: self._agent.offer,
         )
         status = StatusWriter(self._agent, self._name, self._connect, reader.version)
         handler = ClaimHandler(

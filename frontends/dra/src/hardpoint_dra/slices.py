@@ -22,6 +22,7 @@ from hardpoint.kube import Backoff, Kube, Listing
 from hardpoint.model import Domain, Offer
 from hardpoint_dra.beside import beside_allocations
 from hardpoint_dra.converge import Convergence
+from hardpoint_dra.published import as_published, twins
 from hardpoint_dra.translate import Profile
 
 RECHECK_SECONDS = 60.0
@@ -108,6 +109,7 @@ class SlicePublisher:
             wrote=self._note_write,
         )
         self._offer: Offer | None = None
+        self._twins = frozenset[str]()
         self._relist = False
         self._wake, self._hurry, self._written = Signal(), Signal(), Signal()
         self._refusing = Signal()
@@ -163,7 +165,8 @@ class SlicePublisher:
 
     async def _follow_offer(self) -> None:
         async for offer in self._agent.offers():
-            offer = beside_allocations(offer, self._agent.holds())
+            self._say_twins(offer)
+            offer = as_published(beside_allocations(offer, self._agent.holds()))
             old, self._offer = self._offer, offer
             if old and self._settled.is_set() and self._pool.alike(old, offer):
                 self._done = offer.generation  # every prepare changes the offer: a claim holds now
@@ -171,6 +174,16 @@ class SlicePublisher:
             self._unsettle()
             self._wake.give()
             self._hurry.give()
+
+    def _say_twins(self, offer: Offer) -> None:
+        """Say which devices are left out since another one has their name under its grant."""
+        found = {name for driver, name in twins(offer) if driver == self._driver}
+        for name in self._twins - found:
+            self._agent.clear_fault(f"name of device {name}")
+        for name in found - self._twins:
+            why = "two devices would be published under this name, so neither is"
+            self._agent.on_fault(f"name of device {name}", why)
+        self._twins = frozenset(found)
 
     async def _follow_server(self) -> None:
         backoff = Backoff()
