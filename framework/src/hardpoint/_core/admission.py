@@ -10,7 +10,7 @@ from typing import Any
 from hardpoint import cdi
 from hardpoint._core.composing import Composer
 from hardpoint._core.ledger import Ledger, Want
-from hardpoint._core.ports import Hooks
+from hardpoint._core.ports import Granted, Hooks
 from hardpoint._core.records import subject_of
 from hardpoint.errors import HoldConflict, HoldDenied, TryAgain
 from hardpoint.grants import is_name_of
@@ -41,8 +41,9 @@ class Admitted:
 class Admission:
     """Judges claims: is each device offered, are its parameters good, does every policy agree."""
 
-    def __init__(self, hooks: Hooks, ledger: Ledger, composer: Composer) -> None:
+    def __init__(self, hooks: Hooks, ledger: Ledger, composer: Composer, granted: Granted) -> None:
         self._hooks, self._ledger, self._composer = hooks, ledger, composer
+        self._granted = granted
 
     async def admit(self, claim: Claim, offer: Offer) -> tuple[Admitted, ...]:
         """Return what is to be held. Raises ``HoldError``, or what a hook raises."""
@@ -51,6 +52,7 @@ class Admission:
             parameters_of(self._hooks, claim, allotment, found.device.driver)
             for allotment, found in zip(claim.allotments, offered, strict=True)
         ]
+        await self._granted.confirm(offered)
         await self._ask_policies(claim, tuple(offered))
         repeated = Counter((one.device, one.share_id) for one in claim.allotments)
         admitted = []

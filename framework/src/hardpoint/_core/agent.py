@@ -40,6 +40,7 @@ from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, shares, start_plugins
 from hardpoint._core.podsource import PodSource
 from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings, own_pod
+from hardpoint._core.policyside import PolicyFace, PolicySide
 from hardpoint._core.ranking import Ranking
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
@@ -78,7 +79,7 @@ _UNWRITABLE = {"ledger": "state directory", "cdi": "CDI directory", "unknown": "
 """Sources on the fault board, by the reason of a claim that failed."""
 
 
-class HardpointAgent:
+class HardpointAgent(PolicyFace):
     """The agent of one node; ``hardpoint.agent.Agent`` for its frontends. ``run`` is its life."""
 
     def __init__(
@@ -146,8 +147,24 @@ class HardpointAgent:
 
     def _wire(self, locks: ClaimLocks) -> None:
         self._scanner = Scanner(self._relay, self._on_listing)
+        self.policies = PolicySide(
+            self._relay,
+            self._ledger,
+            agent=self,
+            writing=self.writing,
+            touch=lambda: self._offering.touch(),
+            report=self.report,
+            changed=lambda: self._reporter.touch(),
+        )
         self._offering = Offering(
-            self._relay, self._scanner, self._facts, self._missing, shares=self._shares
+            self._relay,
+            self._scanner,
+            self._facts,
+            self._missing,
+            shares=self._shares,
+            grants=self.policies.granting.apply,
+            vetoes=self.policies.on_vetoes,
+            agent=self,
         )
         self._broker = Broker(
             node=self.node,
@@ -160,6 +177,7 @@ class HardpointAgent:
             report=self.report,
             listed=lambda: self.pods.find_again(),
             writing=self.writing,
+            granted=self.policies.granting,
         )
         self._wire_pods()
         self.node.held = self._held
@@ -188,6 +206,7 @@ class HardpointAgent:
 
     def _on_pods(self) -> None:
         self._reporter.note(SOURCE, self.pods.note())
+        self.policies.releases.wake()
 
     def _held(self) -> dict[str, Device]:
         """Return what claims hold, for drivers that keep listing what a holder changed."""
@@ -209,23 +228,26 @@ class HardpointAgent:
             lost = anyio.Event()
             self._ledger.on_lost(Signal(lost.set))
             tasks.start_soon(self._end_without, lost)
+            await self.policies.begin()
             await self._restore_listings()
             if self._events:
                 udev = AfterUdev(self.node.run, self._scanner.wake.set)
                 tasks.start_soon(listen, udev.heard, self.board)
                 tasks.start_soon(udev.run)
             tasks.start_soon(self._scanner.run)
-            tasks.start_soon(self._offering.run, self._on_offer)
+            tasks.start_soon(self._offering.run, self._on_offer, self.policies.on_offer)
+            self.policies.start(tasks)
             tasks.start_soon(self._reporter.run)
             tasks.start_soon(self._observers.run)
             hint = Signal(self._scanner.wake.set)
-            self._relay.supervise("watch_devices", lambda _: {"hint": hint})
+            self._relay.supervise("watch_devices", lambda _: {"hint": hint}, role="driver")
             await self._offering.completed()
             await self._broker.restore()
             tasks.start_soon(self._broker.tend)
             tasks.start_soon(self._take_over)
             tasks.start_soon(self.pods.run)
             tasks.start_soon(self._refresh_files)
+            self.policies.serve(tasks)
             self._relay.supervise("serve_frontend", self._for_frontend)
             _log.info("serving node=%s devices=%d", self.node.name, len(self.offer.devices))
             self.started.set()
@@ -475,7 +497,10 @@ def _standing(offer: Offer) -> object:
 
     That a device is held now, or somebody's rival, changes nobody's file.
     """
-    devices = {(o.domain.dra_driver, o.name): (o.device, ABSENT in o.taints) for o in offer.devices}
+    devices = {
+        (o.domain.dra_driver, o.name): (o.device, o.allocation, ABSENT in o.taints)
+        for o in offer.devices
+    }
     return devices, frozenset(offer.withheld)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hardpoint._core.admission import Admission, Admitted
 from hardpoint._core.ledger import Ledger, Record
 from hardpoint._core.locks import ClaimLocks, Turn
-from hardpoint._core.ports import Hooks
+from hardpoint._core.ports import Granted, Hooks, NothingGoverned
 from hardpoint._core.records import Result, claim_of
 from hardpoint._core.steps import EFFECTS, Steps
 from hardpoint._core.upkeep import Upkeep
@@ -74,12 +74,21 @@ class Broker:
         listed: Callable[[], Awaitable[None]] = nothing_listed,
         writing: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
+        granted: Granted | None = None,
     ) -> None:
         self._ledger, self._locks, self._offer, self._report = ledger, locks, offer, report
         self._steps = Steps(
-            node=node, hooks=hooks, ledger=ledger, files=files, offer=offer, report=report
+            node=node,
+            hooks=hooks,
+            ledger=ledger,
+            files=files,
+            offer=offer,
+            report=report,
+            granted=granted or NothingGoverned(),
         )
-        self._admission = Admission(hooks, ledger, self._steps.composer)
+        self._admission = Admission(
+            hooks, ledger, self._steps.composer, granted or NothingGoverned()
+        )
         self._upkeep = Upkeep(
             self._steps,
             turn=self._turn,

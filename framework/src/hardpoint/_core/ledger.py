@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from hardpoint._core.codec import dump, load, load_facts
 from hardpoint._core.committer import Committer
+from hardpoint._core.grantrows import refuse_ungranted
 from hardpoint._core.records import Reader, Record, Result, Want
 from hardpoint._core.rows import (
     cover,
@@ -169,7 +170,8 @@ class Ledger:
 
         ``replaces`` are records of the claim that go in the same moment; the numbers that a file
         delivers for them stay with the new hold on their device. Raises ``HoldConflict`` naming who
-        holds a part, or ``LedgerUnwritable``.
+        holds a part, ``HoldDenied`` for a device whose grant has ended meanwhile, or
+        ``LedgerUnwritable``.
         """
         now, gone = self._clock(), tuple(replaces)
 
@@ -177,6 +179,7 @@ class Ledger:
             had = {record.device.name: numbers_of(db, record.id) for record in gone}
             for record in gone:
                 delete(db, record)
+            refuse_ungranted(db, claim, wants)
             if wants:
                 open_claim(db, claim.key, claim.pod_claim_name, now)
             rows = [open_hold(db, claim.key, want, boot_id, now) for want in wants]
@@ -339,6 +342,14 @@ class Ledger:
             lambda db: db.execute("INSERT OR REPLACE INTO listings VALUES (?, ?, ?)", row)
         )
         return True
+
+    async def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Do something in one transaction, shared with whatever else is being written."""
+        return await self._committer.run(work)
+
+    async def query(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        """Read rows as they are on disk now. Raises ``LedgerError``."""
+        return await self._in_thread(lambda: self._reader.query(sql, *values))
 
     async def audit(self, who: str, what: str, facts: Mapping[str, Any]) -> None:
         """Write down what an operator did."""

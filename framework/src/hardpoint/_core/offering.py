@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -44,6 +45,13 @@ _CHECKS_AT_ONCE = 4
 _AGAIN = 5.0
 
 
+class Grants(Protocol):
+    """Lays grants over an offer in the making."""
+
+    async def __call__(self, built: Built, *, complete: bool) -> Built:
+        """Return what of it may be offered."""
+
+
 class Offering:
     """Makes the offer again whenever ``touch`` is called, and tells who waits for it.
 
@@ -60,7 +68,11 @@ class Offering:
         missing: Callable[[], Iterable[tuple[str, str]]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         shares: Shares | None = None,
+        grants: Grants | None = None,
+        vetoes: Callable[[Iterable[Veto]], None] = lambda _: None,
+        agent: Any = None,
     ) -> None:
+        self._grants, self._on_vetoes, self._agent = grants, vetoes, agent
         self._relay, self._scanner, self._facts = relay, scanner, facts
         self._missing, self._clock = missing, clock
         self._shares = shares or Shares({})
@@ -70,7 +82,7 @@ class Offering:
         """By driver and device name."""
         self._judged: dict[str, Judged] = {}
         self._said: dict[str, str] = {}
-        self._vetoes: dict[str, dict[str, str]] = {}
+        self._vetoes: dict[str, tuple[Veto, ...]] = {}
         self._first_second_over = False
         self._timed_for: float | None = None
         self._dirty = anyio.Event()
@@ -105,8 +117,15 @@ class Offering:
                 await self._changed.wait()
             offer = self.offer
 
-    async def run(self, on_change: Callable[[Offer, Offer], Awaitable[None]]) -> None:
-        """Keep the offer current, for ever. ``on_change`` gets the old and the new one."""
+    async def run(
+        self,
+        on_change: Callable[[Offer, Offer], Awaitable[None]],
+        on_made: Callable[[Offer], None] = lambda _: None,
+    ) -> None:
+        """Keep the offer current, for ever. ``on_change`` gets the old and the new one.
+
+        ``on_made`` gets each that was made, also one that is as the last was.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._first_second)
             tasks.start_soon(self._check_loop)
@@ -114,6 +133,7 @@ class Offering:
                 await self._dirty.wait()
                 self._dirty = anyio.Event()
                 old, self.offer = self.offer, await self._next_or_last()
+                on_made(self.offer)
                 if self.offer is old:
                     continue
                 self._announce(old)
@@ -159,6 +179,8 @@ class Offering:
         self._say_problems(built)
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
         complete = self._scanner.complete or self._first_second_over
+        if self._grants is not None:
+            built = await self._grants(built, complete=complete)
         reasons = await self._reasons(built, complete=complete)
         return as_offer(vetoed(built, reasons), self.offer, complete=complete)
 
@@ -214,20 +236,23 @@ class Offering:
             self._board.record(f"policy/{policy}", reason, cost="nothing is offered")
             return {offered.name: reason for offered in built.devices}
         asked = Offer(generation=self.offer.generation, devices=built.devices, complete=complete)
-        reasons: dict[str, str] = {}
+        vetoes: list[Veto] = []
         for plugin in self._relay.implementations("veto_devices"):
-            reasons |= await self._vetoes_of(plugin, asked)
-        return reasons
+            vetoes += await self._vetoes_of(plugin, asked)
+        self._on_vetoes(vetoes)
+        return {veto.device: veto.reason for veto in vetoes}
 
-    async def _vetoes_of(self, plugin: str, asked: Offer) -> dict[str, str]:
+    async def _vetoes_of(self, plugin: str, asked: Offer) -> tuple[Veto, ...]:
         try:
-            answer: tuple[Veto, ...] = await self._relay.plugin("veto_devices", plugin, offer=asked)
-            self._vetoes[plugin] = {veto.device: veto.reason for veto in answer}
+            answer: tuple[Veto, ...] = await self._relay.plugin(
+                "veto_devices", plugin, offer=asked, agent=self._agent
+            )
+            self._vetoes[plugin] = answer
         except HardpointError as error:
             _log.debug("policy failed plugin=%s why=%s", plugin, error)
             if plugin not in self._vetoes:
                 reason = f"{plugin} has not answered yet: {error}"
-                return {offered.name: reason for offered in asked.devices}
+                return tuple(Veto(device=one.name, reason=reason) for one in asked.devices)
         return self._vetoes[plugin]
 
     # -- health -----------------------------------------------------------------------------------

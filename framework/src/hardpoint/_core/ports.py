@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
+from hardpoint._core.records import Record
+from hardpoint.grants import GrantedDevice
+from hardpoint.model import Offered
 from hardpoint.parameters import Parameters
 
 
@@ -34,3 +38,23 @@ class Hooks(Protocol):
 
     def running(self, driver: str, hook: str, subject: str) -> bool:
         """Say whether a call to a driver has not ended yet, late ones included."""
+
+
+class Granted(Protocol):
+    """What is known of grants."""
+
+    async def confirm(self, offered: Iterable[Offered]) -> None:
+        """Raise ``HoldDenied`` for what is granted no more."""
+
+    def entry(self, record: Record) -> GrantedDevice | None:
+        """Return how the grant names a device that is held under it."""
+
+
+class NothingGoverned:
+    """No source of grants runs."""
+
+    async def confirm(self, offered: Iterable[Offered]) -> None:
+        """Agree."""
+
+    def entry(self, record: Record) -> GrantedDevice | None:
+        """Know of none."""

@@ -161,6 +161,20 @@ class Relay:
         spec = _spec(hook, Dispatch.GATHER)
         return await self._ask(implementation, hook, subject, spec, arguments)
 
+    async def first(self, hook: str, subject: str, **arguments: Any) -> Any:
+        """Ask one after the other, until one has an answer; None if none has."""
+        spec = _spec(hook, Dispatch.FIRST)
+        for implementation in self.implementations(hook).values():
+            try:
+                answer = await self._ask(implementation, hook, subject, spec, arguments)
+            except HookFault:
+                if spec.on_fault is Fault.REFUSE:
+                    raise
+                continue
+            if answer is not None:
+                return answer
+        return None
+
     async def fold(self, hook: str, subject: str, value_name: str, **arguments: Any) -> Any:
         """Ask one after the other, each given what the one before answered."""
         spec = _spec(hook, Dispatch.FOLD)
@@ -174,13 +188,18 @@ class Relay:
             arguments = {**arguments, value_name: answer}
         return arguments[value_name]
 
-    def supervise(self, hook: str, arguments: Callable[[str], dict[str, Any]]) -> None:
+    def supervise(
+        self, hook: str, arguments: Callable[[str], dict[str, Any]], role: str = ""
+    ) -> None:
         """Run a long-lived hook of every plugin, each started again with back-off when it ends.
 
-        ``arguments`` makes what one plugin is given, from its id.
+        ``arguments`` makes what one plugin is given, from its id; with a ``role``, only plugins of
+        that are meant.
         """
         _spec(hook, Dispatch.SUPERVISED)
         for plugin, implementation in self.implementations(hook).items():
+            if role and not plugin.startswith(f"{role}/"):
+                continue
             self._tasks.start_soon(self._supervise, plugin, hook, implementation, arguments)
 
     # -- one call ---------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class Reporter:
                 if p.state in ("refused", "missing")
             ],
             "notes": dict(self._notes),
+            **agent.policies.status(),
         }
 
 

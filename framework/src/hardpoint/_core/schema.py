@@ -25,7 +25,7 @@ from hardpoint._core.state import make_private, open_private
 from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
 from hardpoint.reading import decimal
 
-KNOWN = 1
+KNOWN = 2
 """The newest schema that this release writes."""
 
 _APPLICATION = 0x48706C67
@@ -95,7 +95,30 @@ CREATE TABLE audit (
 );
 """
 
-STEPS: tuple[str, ...] = (_TABLES,)
+_GRANTS = """
+CREATE TABLE grants (
+    source TEXT NOT NULL, allocation TEXT NOT NULL,
+    grant_json TEXT NOT NULL, devices_json TEXT NOT NULL,
+    outcome TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', told INTEGER NOT NULL DEFAULT 0,
+    since REAL NOT NULL,
+    PRIMARY KEY (source, allocation)
+) WITHOUT ROWID;
+CREATE TABLE granted (
+    source TEXT NOT NULL, allocation TEXT NOT NULL, dra_driver TEXT NOT NULL, device TEXT NOT NULL,
+    PRIMARY KEY (dra_driver, device, source, allocation)
+) WITHOUT ROWID;
+CREATE TABLE releases (
+    id TEXT PRIMARY KEY, source TEXT NOT NULL, allocation TEXT NOT NULL,
+    grant_json TEXT NOT NULL, devices_json TEXT NOT NULL,
+    since REAL NOT NULL, report INTEGER NOT NULL, over INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE releasing (
+    id TEXT NOT NULL REFERENCES releases (id), dra_driver TEXT NOT NULL, device TEXT NOT NULL,
+    PRIMARY KEY (dra_driver, device, id)
+) WITHOUT ROWID;
+"""
+
+STEPS: tuple[str, ...] = (_TABLES, _GRANTS)
 """What brings a file from one schema to the next; the first makes an empty one."""
 
 

@@ -16,7 +16,7 @@ from hardpoint import cdi
 from hardpoint._core.admission import parameters_of
 from hardpoint._core.composing import Composer
 from hardpoint._core.ledger import Ledger, Record
-from hardpoint._core.ports import Hooks
+from hardpoint._core.ports import Granted, Hooks, NothingGoverned
 from hardpoint._core.records import Result
 from hardpoint._core.standing import Standing, standing
 from hardpoint.allocation import is_allocation
@@ -33,6 +33,7 @@ from hardpoint.errors import (
     Refuse,
     TryAgain,
 )
+from hardpoint.grants import GrantedDevice
 from hardpoint.model import (
     Claim,
     Delivery,
@@ -80,7 +81,9 @@ class Steps:
         files: CdiDirectory,
         offer: Callable[[], Offer],
         report: Callable[[Event], None],
+        granted: Granted | None = None,
     ) -> None:
+        self._granted = granted or NothingGoverned()
         self.node, self.hooks, self.ledger, self.files = node, hooks, ledger, files
         self.offer, self.report = offer, report
         self.composer = Composer(node, hooks, report)
@@ -115,6 +118,17 @@ class Steps:
             record.hold(), device, parameters, record.subject, record.cdi_vendor
         )
         return self._result(record, delivery, self.boot_id)
+
+    def _by_grant(self, record: Record, delivery: Delivery) -> GrantedDevice | None:
+        """Return how the grant's own CDI file delivers what a holder receives; None if it is ours.
+
+        It is where a policy has taken one of the nodes away that the file would deliver.
+        """
+        entry = self._granted.entry(record)
+        if entry is None or not entry.cdi_id:
+            return None
+        theirs = {node.path for node in entry.nodes}
+        return entry if theirs <= {node.path for node in delivery.nodes} else None
 
     async def renew(self, record: Record, claim: Claim, offer: Offer) -> Renewal:
         """Make a hold true again: for this boot, these node numbers, and this offer.
@@ -165,7 +179,8 @@ class Steps:
 
     def _result(self, record: Record, delivery: Delivery, boot_id: str) -> Result:
         own = cdi.qualified(record.cdi_vendor, record.cdi_name)
-        foreign = delivery.cdi_devices
+        granted = self._by_grant(record, delivery)
+        foreign = (*delivery.cdi_devices, *((granted.cdi_id,) if granted else ()))
         if record.answer is not None and cdi.is_sentinel(delivery):
             return Result(record, delivery, record.answer, boot_id)
         answer = PreparedDevice(
@@ -189,8 +204,24 @@ class Steps:
         for record in records:
             delivery = changed.get(record.id, self._in_this_boot(record))
             if record.id not in gone and delivery is not None:
-                found[record.cdi_vendor].append((record.cdi_name, _in_file(record, delivery)))
+                found[record.cdi_vendor].append((record.cdi_name, self._in_file(record, delivery)))
         return await self.composer.in_thread(lambda: self._write_files(uid, found))
+
+    def _in_file(self, record: Record, delivery: Delivery) -> Delivery:
+        """Return what of a delivery the runtime finds in the claim's CDI file.
+
+        Each id of a device plugin allocation has a file of its own, and of one variable in two
+        files the container has the last. So the variables of those are the frontend's to pass: it
+        knows which ids one container has, and merges them. And what the grant's own file delivers
+        is not said twice.
+        """
+        granted = self._by_grant(record, delivery)
+        if granted is not None:
+            theirs = {node.path for node in granted.nodes}
+            delivery = replace(
+                delivery, nodes=tuple(one for one in delivery.nodes if one.path not in theirs)
+            )
+        return replace(delivery, env={}) if is_allocation(record.claim) else delivery
 
     def _in_this_boot(self, record: Record) -> Delivery | None:
         """Return what a hold delivers; numbers of another boot may name anything in this one."""
@@ -341,13 +372,3 @@ def _unfinished(record: Record, error: HardpointError) -> HoldError:
     if isinstance(error, HookLate):
         return HoldBusy(record.holder, error.hook)
     return HoldFailed(f"device {record.device.name} of {record.holder} is not undone: {error}")
-
-
-def _in_file(record: Record, delivery: Delivery) -> Delivery:
-    """Return what of a delivery the runtime finds in the CDI file.
-
-    Each id of a device plugin allocation has a file of its own, and of one variable in two files
-    the container has the last. So the variables of those are the frontend's to pass: it knows which
-    ids one container has, and merges them.
-    """
-    return replace(delivery, env={}) if is_allocation(record.claim) else delivery

@@ -1,0 +1,378 @@
+"""Grants: asked of their sources, written down, and laid over what the node has.
+
+A grant is in the ledger before its devices are offered, and its end before they leave the offer. A
+source that cannot be read is not a source without grants: what is known of it stands. Nor is one
+whose grants are all gone at once believed before a second look, 10 seconds later: a directory that
+is not mounted yet looks like that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from hardpoint._core.conditions import Conditions
+from hardpoint._core.grantplan import Plan, Scene, Stated, in_force, plan
+from hardpoint._core.grantrows import (
+    READ,
+    Book,
+    DeviceKey,
+    KnownGrant,
+    Meant,
+    book_of,
+    forget_grant,
+    forget_release,
+    keep_grant,
+    keep_release,
+)
+from hardpoint._core.inventory import ABSENT, Built
+from hardpoint._core.ledger import Ledger
+from hardpoint._core.lost import Lost
+from hardpoint._core.records import Record
+from hardpoint._core.relay import Relay
+from hardpoint.errors import HardpointError, HoldDenied, LedgerError
+from hardpoint.grants import Grant, GrantedDevice
+from hardpoint.model import Offered, Withheld
+
+_log = logging.getLogger("hardpoint.grants")
+
+HOOK = "grant_devices"
+EVERY = 5.0
+CONFIRM_AFTER = 10.0
+"""Seconds after which it is believed that all of a source's grants are gone."""
+NOT_GRANTED, RELEASING, WITHDRAWN = "not-granted", "releasing", "withdrawn"
+"""Rules of what is withheld here."""
+UNREADABLE = "GrantsUnreadable"
+_ALLOCATION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_PASSES = 4
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a source said last, and why it cannot be asked now."""
+
+    grants: tuple[Grant, ...] | None = None
+    why: str = ""
+    empty_since: float | None = None
+
+
+class Granting:
+    """Keeps grants; ``apply`` is called with each offer in the making, by one task."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        ledger: Ledger,
+        *,
+        agent: Any,
+        lost: Lost,
+        conditions: Conditions,
+        writing: Callable[[], bool],
+        touch: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._relay, self._ledger, self._agent, self._lost = relay, ledger, agent, lost
+        self._conditions, self._writing, self._touch = conditions, writing, touch
+        self._clock, self._ticks = clock, ticks
+        self._answers: dict[str, _Answer] = {s: _Answer() for s in relay.implementations(HOOK)}
+        self._asked = False
+        self._wake = anyio.Event()
+        self.book = Book()
+        """What was written down when that was last read."""
+
+    # -- what others ask --------------------------------------------------------------------------
+
+    @property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The kinds that each running source governs."""
+        return {source: self._kinds(source) for source in self._answers}
+
+    def governs(self, kind: str) -> bool:
+        """Say whether devices of a kind are offered under grants alone."""
+        return any(one.governs(kind) for one in self._stated().values())
+
+    @property
+    def known(self) -> bool:
+        """True while every source's last answer was good: without that nobody may be reaped."""
+        return self._asked and not any(one.why for one in self._answers.values())
+
+    def in_force(self) -> tuple[Grant, ...]:
+        """Return every grant that is in force."""
+        return tuple(known.grant for known in self.book.grants if known.outcome.in_force)
+
+    def entry(self, record: Record) -> GrantedDevice | None:
+        """Return how the grant names a device that is held under it."""
+        allocation = record.allotment.allocation
+        if not allocation:
+            return None
+        key = DeviceKey(record.claim.dra_driver, record.device.name)
+        for one, known in in_force(self.book):
+            if known.grant.allocation == allocation and one.key == key:
+                return next((e for e in known.grant.devices if _is_entry(e, one)), None)
+        return None
+
+    def hint(self) -> None:
+        """Ask soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask for ever: at each hint, and every 5 seconds."""
+        while self._answers:
+            with anyio.move_on_after(EVERY):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            before = self._stated()
+            await self.ask()
+            if before != self._stated() or await self._is_rewritten():
+                self._touch()
+
+    async def confirm(self, offered: Iterable[Offered]) -> None:
+        """Ask again before a claim is answered. Raises ``HoldDenied`` for what is granted no more.
+
+        A source that cannot be asked now is believed to say what it said.
+        """
+        granted = [one for one in offered if one.allocation]
+        if not granted:
+            return
+        await self.ask()
+        stated = {g.allocation for one in self._stated().values() for g in one.grants or ()}
+        unsure = {g.grant.allocation for g in self.book.grants if self._is_unsure(g.grant.source)}
+        for one in granted:
+            if one.allocation not in stated | unsure:
+                self._touch()
+                raise HoldDenied(
+                    f"device {one.name} is not granted under allocation {one.allocation} any more",
+                    reason="revoked",
+                )
+
+    def _is_unsure(self, source: str) -> bool:
+        answer = self._answers.get(source)
+        return answer is not None and bool(answer.why)
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    async def ask(self) -> None:
+        """Ask every source now."""
+        async with anyio.create_task_group() as tasks:
+            for source in self._answers:
+                tasks.start_soon(self._ask, source)
+        self._asked = True
+        unreadable = [f"{s.partition('/')[2]}: {a.why}" for s, a in self._answers.items() if a.why]
+        message = "what is granted cannot be read, what is known stands: " + "; ".join(unreadable)
+        self._conditions.set(UNREADABLE, "SourceUnreadable", message if unreadable else "")
+
+    async def _ask(self, source: str) -> None:
+        answer = self._answers[source]
+        try:
+            found: tuple[Grant, ...] = await self._relay.plugin(HOOK, source, agent=self._agent)
+            grants = _checked(source, found)
+        except HardpointError as error:
+            answer.why = str(error)
+            return
+        if grants or not self._has_grants(source):
+            answer.grants, answer.why, answer.empty_since = grants, "", None
+            return
+        now = self._ticks()
+        if answer.empty_since is None:
+            answer.empty_since = now
+            self._relay.later(CONFIRM_AFTER, self.hint)
+        if now - answer.empty_since < CONFIRM_AFTER:
+            answer.why = "all its grants are gone at once, which a second look has to confirm"
+            return
+        answer.grants, answer.why = (), ""
+
+    def _has_grants(self, source: str) -> bool:
+        return any(known.grant.source == source and known.devices for known in self.book.grants)
+
+    def _kinds(self, source: str) -> tuple[str, ...]:
+        plugin = self._relay.plugins.find(*source.split("/", 1))
+        kinds = getattr(plugin and plugin.instance, "kinds", ())
+        return tuple(str(kind) for kind in kinds) if isinstance(kinds, tuple | list) else ()
+
+    def _stated(self) -> dict[str, Stated]:
+        return {
+            source: Stated(
+                source=source,
+                kinds=self._kinds(source),
+                grants=None if answer.why else answer.grants,
+            )
+            for source, answer in self._answers.items()
+        }
+
+    # -- writing down -----------------------------------------------------------------------------
+
+    async def read(self) -> Book:
+        """Read what is written down. Raises ``LedgerError``."""
+        return book_of(await self._ledger.query(READ))
+
+    async def refresh(self) -> None:
+        """Read again what was written by somebody else. Raises ``LedgerError``."""
+        self.book = await self.read()
+
+    async def _is_rewritten(self) -> bool:
+        try:
+            return await self.read() != self.book
+        except LedgerError:
+            return False
+
+    async def apply(self, built: Built, *, complete: bool) -> Built:
+        """Return what of it may be offered under the grants that are in force.
+
+        Where nothing can be written no new grant is offered; one that ended is withdrawn all the
+        same.
+        """
+        if not self._asked:
+            await self.ask()
+        stated = self._stated()
+        devices = [
+            Meant(one.domain.dra_driver, one.device)
+            for one in built.devices
+            if ABSENT not in one.taints
+        ]
+        try:
+            await self._settle(stated, devices, complete=complete)
+            self._relay.board.clear("ledger grants")
+        except LedgerError as error:
+            cost = "no new grant is offered, and none that ended is released"
+            self._relay.board.record("ledger grants", str(error), cost=cost)
+        return laid_over(built, self.book, stated, self._lost.lost)
+
+    async def _settle(
+        self, stated: Mapping[str, Stated], devices: Sequence[Meant], *, complete: bool
+    ) -> None:
+        self.book = await self.read()
+        if not self._writing():
+            return
+        for _ in range(_PASSES):
+            lost = await self._lost.keys(self.book, devices, stated, complete=complete)
+            made = plan(
+                Scene(
+                    book=self.book,
+                    stated=stated,
+                    devices=devices,
+                    complete=complete,
+                    lost=lost,
+                    now=self._clock(),
+                    new_id=lambda: os.urandom(8).hex(),
+                )
+            )
+            if made.empty:
+                break
+            await self._ledger.write(lambda db, made=made: _write(db, made))  # type: ignore[misc]
+            _say(made)
+            self.book = await self.read()
+
+
+def _write(db: sqlite3.Connection, made: Plan) -> None:
+    for key in made.forget:
+        forget_grant(db, key)
+    for id_ in made.drop:
+        forget_release(db, id_)
+    for release in made.begin:
+        keep_release(db, release)
+    for known in made.keep:
+        keep_grant(db, known)
+
+
+def _say(made: Plan) -> None:
+    for known in made.keep:
+        _log.info(
+            "grant allocation=%s outcome=%s devices=%d reason=%r",
+            known.grant.allocation,
+            known.outcome.outcome.value,
+            len(known.devices),
+            known.outcome.reason,
+        )
+    for release in made.begin:
+        names = ",".join(one.device.name for one in release.devices)
+        _log.info("release allocation=%s devices=%s", release.grant.allocation, names)
+
+
+def _checked(source: str, found: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Return what a source stated, as its own. Raises ``HardpointError`` for what is no answer."""
+    grants = tuple(replace(one, source=source) for one in found)
+    seen: set[str] = set()
+    for one in grants:
+        if not _ALLOCATION.fullmatch(one.allocation):
+            raise HardpointError(
+                f"it states an allocation of {len(one.allocation)} characters that is no id: want "
+                "1 to 128 letters, digits and -._"
+            )
+        if one.allocation in seen:
+            raise HardpointError(f"it states allocation {one.allocation} twice")
+        seen.add(one.allocation)
+    return grants
+
+
+def _is_entry(entry: GrantedDevice, one: Meant) -> bool:
+    name = entry.name.replace("/", "_")
+    if name in (one.device.name, one.device.origin.get("cdi")):
+        return True
+    return bool(entry.uuid) and one.device.attributes.get("uuid") == entry.uuid
+
+
+# -- laying over ----------------------------------------------------------------------------------
+
+
+def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool) -> Built:
+    """Return an offer in the making with grants: what no source governs is granted."""
+    granted = {one.key: known for one, known in in_force(book) if _still(known, stated)}
+    pending = {key: release for release in book.releases for key in release.keys}
+    devices: list[Offered] = []
+    withheld: list[Withheld] = []
+
+    def keep_back(one: Offered, rule: str, why: str) -> None:
+        withheld.append(Withheld(one.name, rule, why, one.device.driver))
+
+    for one in built.devices:
+        key = DeviceKey(one.domain.dra_driver, one.name)
+        governed = [s for s in stated.values() if s.governs(one.device.kind)]
+        known, release = granted.get(key), pending.get(key)
+        if book.withdrawn:
+            keep_back(one, WITHDRAWN, f"nothing is offered on this node: {book.withdrawn}")
+        elif release is not None:
+            word = release.grant.allocation or release.grant.source
+            why = "is over, and its source has not heard of it yet"
+            if not release.over:
+                why = "has ended, and it is not certain yet that nobody uses the device"
+            keep_back(one, RELEASING, f"allocation {word} {why}")
+        elif not governed:
+            devices.append(one)
+        elif known is not None:
+            devices.append(replace(one, allocation=known.grant.allocation))
+        else:
+            keep_back(one, NOT_GRANTED, _why_not(governed, lost))
+    return replace(built, devices=tuple(devices), withheld=(*built.withheld, *withheld))
+
+
+def _still(known: KnownGrant, stated: Mapping[str, Stated]) -> bool:
+    """Say whether a grant is stated still: one that ended is withdrawn before that is on disk."""
+    one = stated.get(known.grant.source)
+    if one is None:
+        return False
+    if one.grants is None:
+        return True
+    named = {
+        e.name for g in one.grants if g.allocation == known.grant.allocation for e in g.devices
+    }
+    return bool(named)
+
+
+def _why_not(governed: Sequence[Stated], lost: bool) -> str:
+    names = ", ".join(one.source.partition("/")[2] for one in governed)
+    if all(one.grants is None for one in governed):
+        return f"{names} has not said yet what is granted"
+    more = "; a release that could not be read may not be over" if lost else ""
+    return f"no grant of {names} that is in force names it{more}"
+
+
+__all__ = ["Granting", "laid_over"]
