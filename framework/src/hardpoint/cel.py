@@ -18,6 +18,7 @@ from typing import Any
 
 from hardpoint.attributes import is_subdomain, semver
 from hardpoint.errors import BadValue
+from hardpoint.grants import attributes_of
 from hardpoint.model import AttributeValue, Offered, Version
 from hardpoint.quantity import amount, canonical
 
@@ -86,7 +87,8 @@ def _quiet(error: str, offered: Offered) -> str:
 
 def _facts(offered: Offered, domains: tuple[str, ...]) -> dict[str, Any]:
     device, own = offered.device, offered.domain.dra_driver
-    attributes = {name: _value(value) for name, value in device.attributes.items()}
+    known = attributes_of(device, offered.allocation)
+    attributes = {name: _value(value) for name, value in known.items()}
     capacity = {name: {_QUANTITY: one.value} for name, one in device.capacity.items()}
     return {
         "device.driver": own,

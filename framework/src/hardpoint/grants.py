@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from hardpoint.attributes import LONGEST_STRING, fit_name, text
-from hardpoint.model import Device, DeviceNode
+from hardpoint.attributes import LONGEST_STRING, MOST_ENTRIES, fit_name, text
+from hardpoint.model import AttributeValue, Device, DeviceNode
+
+ALLOCATION = "allocation"
+"""The attribute by which a device says its grant, in the driver's own domain."""
 
 _TAG = 4
 """Bytes, two letters each."""
@@ -226,11 +229,20 @@ def is_name_of(published: str, device: str) -> bool:
     return published == device or (published[:-_TAIL] == half and published[-_TAIL] == "-")
 
 
-def attribute_of(allocation: str) -> str:
-    """Return what the attribute ``allocation`` says: it whole, as far as the API has room.
+def attributes_of(device: Device, allocation: str) -> Mapping[str, AttributeValue]:
+    """Return what is published of a device under a grant: its attributes, and ``allocation``.
 
-    A longer one is cut and ends in its tag.
+    Where the API has no room for one more, the device's last makes it.
     """
+    room = MOST_ENTRIES - len(device.capacity)
+    if not allocation or room < 1:
+        return device.attributes
+    own = [(name, value) for name, value in device.attributes.items() if name != ALLOCATION]
+    return {ALLOCATION: _value(allocation), **dict(own[: room - 1])}
+
+
+def _value(allocation: str) -> str:
+    """Return an allocation as far as an attribute has room; a longer one ends in its tag."""
     if len(allocation.encode("utf-8", "replace")) <= LONGEST_STRING:
         return text(allocation)
     return f"{text(allocation, LONGEST_STRING - _TAIL)}-{tag(allocation)}"

@@ -14,7 +14,7 @@ from dra_node import result
 from hardpoint.allocation import allocation_key
 from hardpoint.attributes import is_label
 from hardpoint.errors import HoldDenied, HoldFailed
-from hardpoint.grants import attribute_of, is_name_of, published_name, tag
+from hardpoint.grants import attributes_of, is_name_of, published_name, tag
 from hardpoint.model import (
     Capacity,
     Claim,
@@ -96,8 +96,13 @@ def test_a_long_name_is_cut_before_the_tag_and_stays_one_of_its_own(length: int)
 
 @pytest.mark.parametrize("allocation", ["a", "a" * 64, "a" * 65, "a" * 63 + "b" * 65, "ü" * 100])
 def test_an_allocation_fits_into_an_attribute_and_two_long_ones_differ(allocation: str) -> None:
-    assert 0 < len(attribute_of(allocation).encode()) <= 64
-    assert attribute_of(allocation) != attribute_of(allocation + "-2")
+    device = granted("gpu-0").device
+    one, other = (
+        attributes_of(device, each)["allocation"] for each in (allocation, f"{allocation}-2")
+    )
+
+    assert 0 < len(str(one).encode()) <= 64
+    assert one != other
 
 
 def test_a_device_that_is_full_of_attributes_makes_room_for_its_allocation() -> None:

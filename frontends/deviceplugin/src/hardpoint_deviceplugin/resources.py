@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hardpoint.agent import Agent
-from hardpoint.allocation import Assignment, device_id, is_allocation
+from hardpoint.allocation import Assignment, device_id, grant_of_id, is_allocation, is_id_of
 from hardpoint.cel import Selector
 from hardpoint.errors import BadValue
 from hardpoint.model import Condition, Effect, Hold, Offer, Offered
@@ -207,6 +207,22 @@ def _left_out(offered: Offered, id_: str, entries: Mapping[str, Entry]) -> str:
             "id; give their kinds names of their own"
         )
     return f"{offered.name} is left out: one list to the kubelet holds {MOST_IDS} ids"
+
+
+def why_gone(id_: str, offer: Offer) -> str:
+    """Say why an id that was listed before is not now, as far as the offer tells; else nothing."""
+    for withheld in offer.withheld:
+        if is_id_of(id_, withheld.subject):
+            return f": {withheld.reason}"
+    for offered in offer.devices:
+        if is_id_of(id_, offered.name) and grant_of_id(id_) != offered.allocation:
+            how = (
+                "granted under another allocation"
+                if offered.allocation
+                else "offered without a grant"
+            )
+            return f": {offered.name} is {how} now"
+    return ""
 
 
 def announce(agent: Agent, resource: Resource) -> None:

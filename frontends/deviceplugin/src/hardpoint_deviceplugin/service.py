@@ -20,7 +20,7 @@ from hardpoint.kubelet.services import Status, serve, service_of
 from hardpoint.kubelet.work import Workshop
 from hardpoint_deviceplugin import translate
 from hardpoint_deviceplugin.preferred import Wanted, preferred
-from hardpoint_deviceplugin.resources import Entry, Resource, announce
+from hardpoint_deviceplugin.resources import Entry, Resource, announce, why_gone
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ class ResourceService:
         known = self._known
         for id_ in ids:
             if id_ not in known:
-                raise self._refused(f"{self.name} has no device {id_:.200} now")
+                why = why_gone(id_, self._agent.offer)
+                raise self._refused(f"{self.name} has no device {id_:.200} now{why}")
             if known[id_].refusal:
                 raise self._refused(f"{self.name}: {known[id_].refusal}")
         return [known[id_] for id_ in ids]

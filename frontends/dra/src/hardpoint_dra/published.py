@@ -9,16 +9,12 @@ offer that has passed ``as_published``, and what they say comes back through ``a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from hardpoint.attributes import MOST_ENTRIES
 from hardpoint.errors import HoldDenied
-from hardpoint.grants import attribute_of, published_name
-from hardpoint.model import Allotment, AttributeValue, Claim, Device, Offer, Offered
-
-ALLOCATION = "allocation"
-"""The attribute, in the driver's own domain."""
+from hardpoint.grants import attributes_of, published_name
+from hardpoint.model import Allotment, Claim, Device, Offer, Offered
 
 
 def as_published(offer: Offer) -> Offer:
@@ -32,15 +28,6 @@ def as_published(offer: Offer) -> Offer:
     named = (_named(one) for one in offer.devices)
     kept = tuple(one for one in named if (one.domain.dra_driver, one.name) not in twice)
     return replace(offer, devices=kept)
-
-
-def attributes_of(device: Device, allocation: str) -> Mapping[str, AttributeValue]:
-    """Return what a device's slice says of it under a grant; the last makes room where it must."""
-    room = MOST_ENTRIES - len(device.capacity)
-    if not allocation or room < 1:
-        return device.attributes
-    own = [(name, value) for name, value in device.attributes.items() if name != ALLOCATION]
-    return {ALLOCATION: attribute_of(allocation), **dict(own[: room - 1])}
 
 
 def given(device: Device, allocation: str) -> Device:
