@@ -194,10 +194,10 @@ def find_users(release: Release, holds: tuple[Hold, ...], agent: Agent) -> Evide
 
 
 @hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.REFUSE, budget=10.0)
-def admit_reap(pod: HoldingPod, release: Release) -> Verdict | None:
+def admit_reap(pod: HoldingPod, release: Release, agent: Agent) -> Verdict | None:
     """Say whether a pod may be deleted that still has a device it must not have. Any denial wins.
 
-    A fault is a denial.
+    A fault is a denial: what cannot be read spares the pod, until it can.
     """
     raise AssertionError
 

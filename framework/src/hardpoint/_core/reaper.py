@@ -255,7 +255,11 @@ class Reaper:
         release = overstay.releases[-1]  # the one that a pod may be the oldest for
         try:
             verdicts = await self._around.hooks.gather(
-                "admit_reap", subject=str(pod), pod=pod, release=release
+                "admit_reap",
+                subject=str(pod),
+                pod=pod,
+                release=release,
+                agent=self._around.agent,
             )
             denied = next((v for v in verdicts.values() if v is not None and not v.allowed), None)
             if denied is not None:
