@@ -11,6 +11,7 @@ from typing import Any
 from conformance import (
     api_kind_cases,
     api_list_cases,
+    api_node_cases,
     api_object_cases,
     api_patch_cases,
     api_wire_cases,
@@ -77,4 +78,5 @@ CASES: Mapping[str, Case] = {
     **_told(api_patch_cases),
     **_told(api_list_cases),
     **_told(api_kind_cases),
+    **_told(api_node_cases),
 }

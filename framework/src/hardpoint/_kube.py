@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from hardpoint.errors import (
+    KubeBusy,
     KubeConflict,
     KubeDenied,
     KubeError,
@@ -200,6 +201,7 @@ _ERRORS: Mapping[int, type[KubeError]] = {
     410: KubeGone,
     413: KubeInvalid,
     422: KubeInvalid,
+    429: KubeBusy,
 }
 
 

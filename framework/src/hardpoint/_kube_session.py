@@ -35,6 +35,8 @@ class Request:
     body: Json | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     stream: bool = False
+    patch: str = "apply-patch+yaml"
+    """What the body of a ``PATCH`` is."""
 
     def __str__(self) -> str:
         return f"{'watch of' if self.stream else self.method} {self.path}"
@@ -76,7 +78,7 @@ class Session:
 
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         if request.method == "PATCH":
-            headers["Content-Type"] = "application/apply-patch+yaml"
+            headers["Content-Type"] = f"application/{request.patch}"
         basic = BasicRequest(request.method, request.path, None, dict(request.query), request.body)
         basic.headers = headers
         basic.timeout = Timeout(self._timeout, read=WATCH_SILENCE) if request.stream else None

@@ -248,6 +248,10 @@ class KubeUnreachable(KubeError):
     """No answer: connection refused, time-out, TLS, or a 5xx."""
 
 
+class KubeBusy(KubeUnreachable):
+    """429: not now. Of an eviction: a disruption budget does not allow it."""
+
+
 class KubeDenied(KubeError):
     """401 or 403: the token or its role does not allow it."""
 

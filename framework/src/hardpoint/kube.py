@@ -193,6 +193,34 @@ class Kube:
         request = Request("PATCH", path, body, query)
         return shaped(Object, await self._ask(request), str(request))
 
+    async def merge(
+        self, resource: Resource, name: str, changes: Json, *, namespace: str = "", version: str
+    ) -> Json:
+        """Change some fields of an object (JSON merge patch): null removes one, a list replaces.
+
+        ``version`` is the resourceVersion that the changes were made for; ``KubeConflict`` where
+        somebody was faster.
+        """
+        metadata = {**changes.get("metadata", {}), "resourceVersion": version}
+        path = resource.path(namespace, _known(name))
+        body = {**changes, "metadata": metadata}
+        request = Request("PATCH", path, body, _written(), patch="merge-patch+json")
+        return shaped(Stored, await self._ask(request), str(request))
+
+    async def evict(self, name: str, *, namespace: str, uid: str, grace: int) -> bool:
+        """Ask for the end of a pod that disruption budgets allow; False if there is none.
+
+        Raises ``KubeBusy`` while one does not allow it, ``KubeConflict`` for a namesake.
+        """
+        options = {"preconditions": {"uid": uid}, "gracePeriodSeconds": grace}
+        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options}
+        body["metadata"] = {"name": name, "namespace": namespace}
+        try:
+            await self._ask(Request("POST", PODS.path(namespace, _known(name), "eviction"), body))
+        except KubeNotFound:
+            return False
+        return True
+
     async def delete(
         self,
         resource: Resource,

@@ -18,6 +18,7 @@ import pytest
 from anyio.abc import SocketAttribute
 
 from hardpoint.errors import (
+    KubeBusy,
     KubeConflict,
     KubeDenied,
     KubeError,
@@ -141,6 +142,68 @@ async def test_a_value_that_cannot_be_decoded_is_invalid_without_a_field(kube: K
         await kube.create(SLICES, a_slice(devices=[bad]))
 
     assert refused.value.causes == ()
+
+
+async def test_a_merge_changes_some_fields_and_removes_others(
+    kube: Kube, server: FakeApiServer
+) -> None:
+    node = await kube.get(NODES, "node-a")
+    changes = {"metadata": {"annotations": {"a": "1"}}, "spec": {"unschedulable": True}}
+    first = await kube.merge(NODES, "node-a", changes, version=version_of(node))
+    undo = {"metadata": {"annotations": {"a": None}}, "spec": {"unschedulable": None}}
+    second = await kube.merge(NODES, "node-a", undo, version=version_of(first))
+
+    assert first["spec"]["unschedulable"]
+    assert first["metadata"]["annotations"] == {"a": "1"}
+    assert second["spec"] == {}
+    assert not second["metadata"].get("annotations")
+    assert server.get("nodes", "node-a")["spec"] == {}
+
+
+async def test_a_merge_that_somebody_overtook_changes_nothing(
+    kube: Kube, server: FakeApiServer
+) -> None:
+    old = version_of(await kube.get(NODES, "node-a"))
+    server.edit("nodes", "node-a").change(lambda node: node["spec"].update(unschedulable=True))
+
+    with pytest.raises(KubeConflict):
+        await kube.merge(NODES, "node-a", {"spec": {"unschedulable": None}}, version=old)
+
+    assert server.get("nodes", "node-a")["spec"]["unschedulable"]
+
+
+def version_of(found: Json) -> str:
+    return str(found["metadata"]["resourceVersion"])
+
+
+def a_pod(**spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pod-1", "namespace": "default"},
+        "spec": {"nodeName": "node-a", "containers": [{"name": "c"}], **spec},
+    }
+
+
+async def test_a_pod_is_evicted_with_a_grace_of_its_own(kube: Kube, server: FakeApiServer) -> None:
+    uid = server.add(a_pod())["metadata"]["uid"]
+    with pytest.raises(KubeConflict):
+        await kube.evict("pod-1", namespace="default", uid="another", grace=20)
+    asked = await kube.evict("pod-1", namespace="default", uid=uid, grace=20)
+    server.remove("pods", "pod-1", "default")
+
+    assert asked
+    assert not await kube.evict("pod-1", namespace="default", uid=uid, grace=20)
+
+
+async def test_a_disruption_budget_says_not_now(kube: Kube, server: FakeApiServer) -> None:
+    uid = server.add(a_pod())["metadata"]["uid"]
+    server.trouble(path="/eviction", status=429, message="a disruption budget")
+
+    with pytest.raises(KubeBusy, match="budget"):
+        await kube.evict("pod-1", namespace="default", uid=uid, grace=20)
+
+    assert "deletionTimestamp" not in server.get("pods", "pod-1", "default")["metadata"]
 
 
 async def test_status_is_applied_beside_that_of_other_drivers(

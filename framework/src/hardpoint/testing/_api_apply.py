@@ -26,7 +26,6 @@ _KEYED: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("status", "devices"): ("driver", "device", "pool", "shareID"),
     ("status", "devices", "*", "conditions"): ("type",),
     ("status", "reservedFor"): ("uid",),
-    ("spec", "taints"): ("key", "effect"),
 }
 _SETS = {("metadata", "finalizers")}
 """Lists of texts that have an owner each."""

@@ -19,9 +19,11 @@ from hardpoint.testing._api_versions import upgraded
 
 _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("str", "text", "shown str"), str),
-    "bool": bool,
+    **dict.fromkeys(("bool", "flag"), bool),
     "raw": dict,
 }
+_UNSAID = ("text", "flag")
+"""Words that are left out where they say nothing."""
 _ABSENT: Mapping[str, Any] = {
     "amount": "0",
     **dict.fromkeys(("pointer", "shown time", "shown micro time"), None),
@@ -145,5 +147,5 @@ def pruned(value: Any, schema: Schema) -> Any:
     return {
         name: pruned(item, schema[name])
         for name, item in value.items()
-        if not (isinstance(schema[name], (list, tuple)) or schema[name] == "text") or item
+        if not (isinstance(schema[name], (list, tuple)) or schema[name] in _UNSAID) or item
     }

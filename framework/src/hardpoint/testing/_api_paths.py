@@ -11,6 +11,7 @@ from hardpoint.testing._api_http import HttpAnswer, HttpRequest
 from hardpoint.testing._api_kinds import GROUP, KINDS, serves
 from hardpoint.testing._api_patches import APPLY
 from hardpoint.testing._api_status import ApiProblem, Json
+from hardpoint.testing._api_store import EVICTION
 from hardpoint.testing._api_watch import Target
 
 
@@ -87,7 +88,7 @@ def target_of(steps: list[str], versions: tuple[str, ...], minor: int) -> Target
     if kind is None or version not in versions or not serves(kind, version, minor):
         raise unknown_resource()
     name, subresource = (*rest[1:], "", "")[:2]
-    wrong = subresource and (subresource != "status" or not kind.status)
+    wrong = subresource and subresource not in kind.below
     misplaced = bool(namespace) is not kind.namespaced and (name or namespace)
     if len(rest) > 3 or wrong or misplaced:
         raise unknown_resource()
@@ -102,7 +103,9 @@ def unknown_resource() -> ApiProblem:
 def check_method(request: HttpRequest, target: Target) -> None:
     """Raise 405 for a method that a path has not."""
     known: tuple[str, ...] = ("GET", "POST", "DELETE")
-    if target.subresource:
+    if target.subresource == EVICTION:
+        known = ("POST",)
+    elif target.subresource:
         known = ("GET", "PUT", "PATCH")
     elif target.name:
         known = ("GET", "PUT", "PATCH", "DELETE")

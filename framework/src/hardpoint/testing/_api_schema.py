@@ -9,9 +9,10 @@ Schema: TypeAlias = Any
 """A dict of fields, a list of one schema, ``("map", schema)``, or a word.
 
 Words: ``str``; ``text``, which is left out when empty; ``shown str``, which is not even when it is
-not said; ``bool``; ``int``; ``time``; ``shown time`` and ``shown micro time``, null when not said;
-``raw`` for any object, ``any`` for any JSON; ``quantity``; ``amount``, a quantity that is 0 when it
-is not said; ``pointer``, one that is null then.
+not said; ``bool``; ``flag``, a ``bool`` that is left out when false; ``int``; ``time``; ``shown
+time`` and ``shown micro time``, null when not said; ``raw`` for any object, ``any`` for any JSON;
+``quantity``; ``amount``, a quantity that is 0 when it is not said; ``pointer``, one that is null
+then.
 """
 
 _COUNTERS = ("map", {"value": "amount"})
@@ -156,6 +157,28 @@ _EVENT = {
     "reportingComponent": "shown str",
     "reportingInstance": "shown str",
 }
+_NODE = {
+    **dict.fromkeys(("podCIDR", "providerID", "externalID"), "text"),
+    "podCIDRs": ["str"],
+    "unschedulable": "flag",
+    "taints": [_TAINT],
+    "configSource": "any",
+}
+_NODE_CONDITION = {
+    **dict.fromkeys(("type", "status"), "str"),
+    **dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "shown time"),
+    **dict.fromkeys(("reason", "message"), "text"),
+}
+_NODE_STATUS = {
+    "conditions": [_NODE_CONDITION],
+    **dict.fromkeys(("capacity", "allocatable"), ("map", "quantity")),
+    "addresses": [{"type": "str", "address": "str"}],
+    "phase": "text",
+    "volumesInUse": ["str"],
+    "declaredFeatures": ["str"],
+    **dict.fromkeys(("daemonEndpoints", "nodeInfo", "images", "volumesAttached"), "any"),
+    **dict.fromkeys(("config", "features", "runtimeHandlers"), "any"),
+}
 METADATA: Schema = {
     **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion"), "text"),
     **dict.fromkeys(("generation", "deletionGracePeriodSeconds"), "int"),
@@ -179,6 +202,7 @@ SCHEMAS: Mapping[str, Mapping[str, Schema]] = {
     "ResourceClaimTemplate": {"spec": _TEMPLATE},
     "DeviceClass": {"spec": _CLASS},
     "Event": _EVENT,
+    "Node": {"spec": _NODE, "status": _NODE_STATUS},
     "DeviceTaintRule": {"spec": _TAINT_RULE, "status": {"conditions": [_CONDITION]}},
 }
 """The parts beside metadata, by kind; other kinds are taken as they come."""

@@ -158,9 +158,10 @@ class Causes(list[Cause]):
         message = f"Too many: {have}: must have at most {most} items"
         self.append(Cause("FieldValueTooMany", message, field))
 
-    def duplicate(self, field: str, value: object) -> None:
+    def duplicate(self, field: str, value: object, detail: str = "") -> None:
         """A value that must be unique."""
-        self.append(Cause("FieldValueDuplicate", f"Duplicate value: {_go(value)}", field))
+        message = f"Duplicate value: {_go(value)}" + (f": {detail}" if detail else "")
+        self.append(Cause("FieldValueDuplicate", message, field))
 
     def forbidden(self, field: str, detail: str) -> None:
         """A field that must not be there."""

@@ -23,6 +23,7 @@ from hardpoint.testing._api_status import (
     not_found,
 )
 
+EVICTION = "eviction"
 _LONGEST_LOG = 10_000
 """Changes that are kept for watches; etcd keeps five minutes of them."""
 _LONGEST_PREFIX = 58
@@ -53,6 +54,12 @@ class Kind:
     """True if its status has a path of its own."""
     returned: bool = True
     """True if a delete answers with the object, and not with a Status."""
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        """The paths below an object's own."""
+        own = ("status",) if self.status else ()
+        return (*own, EVICTION) if self.plural == "pods" else own
 
 
 @dataclass(slots=True)

@@ -17,17 +17,20 @@ from hardpoint.testing._api_kinds import (
     EVENTS,
     KINDS,
     NAMESPACES,
+    NODES,
     PODS,
     SLICES,
     TAINT_RULES,
 )
 from hardpoint.testing._api_lists import Lists
 from hardpoint.testing._api_metadata import check_metadata, check_metadata_update
+from hardpoint.testing._api_node_rules import check_node
 from hardpoint.testing._api_options import check_write, is_dry, is_strict
 from hardpoint.testing._api_patches import APPLY, check_type, patched, undecodable
+from hardpoint.testing._api_pods import pod_grace, said_gone
 from hardpoint.testing._api_rules import SliceRules
 from hardpoint.testing._api_schema import SCHEMAS
-from hardpoint.testing._api_status import ApiProblem, Causes, Json, invalid
+from hardpoint.testing._api_status import ApiProblem, Causes, Json, conflict, invalid
 from hardpoint.testing._api_store import (
     Kind,
     Store,
@@ -133,6 +136,7 @@ class Verbs:
         if old is None:
             if target.subresource:
                 self.store.get(target.kind, target.namespace, target.name)
+            _check_no_uid(target, config)
             return 201, self._create(target, config, manager, asked)
         check_current(target.kind, config, old.body, patch=True)
         kept = "status" if target.subresource else "spec"
@@ -155,6 +159,12 @@ class Verbs:
             )
             raise ApiProblem(500, message, reason=None)
 
+    def evict(self, target: Target, body: Json, asked: Asked) -> Json:
+        """Delete a pod as its Eviction says; this server has no disruption budgets."""
+        check_write("CreateOptions", asked.query)
+        self.delete(target, body.get("deleteOptions") or {}, asked)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
     def delete(self, target: Target, options: Json, asked: Asked) -> Json:
         """Delete an object, at once or when its pod's grace or its finalizers end."""
         old = self.store.get(target.kind, target.namespace, target.name)
@@ -165,9 +175,10 @@ class Verbs:
 
     def _delete(self, kind: Kind, old: Stored, grace: int | None, dry: bool) -> Json:
         metadata = old.body["metadata"]
-        seconds = _pod_grace(old.body, grace) if kind is PODS else 0
+        seconds = pod_grace(old.body, grace) if kind is PODS else 0
         if not seconds and not metadata.get("finalizers"):
-            return self.store.remove(kind, old, dry)
+            gone = self.store.remove(kind, old, dry)
+            return said_gone(gone) if kind is PODS else gone
         going = copy.deepcopy(old.body)
         if not metadata.get("deletionTimestamp") and metadata.get("generation"):
             going["metadata"]["generation"] += 1
@@ -234,6 +245,8 @@ class Verbs:
             return self._claim(target, new, old)
         if kind is EVENTS:
             return check_event(new)
+        if kind is NODES:
+            return check_node(new)
         if kind is not TAINT_RULES:
             return Causes()
         if target.subresource:
@@ -268,6 +281,17 @@ def _check_name(target: Target, new: Json) -> None:
         raise ApiProblem(400, message)
 
 
+def _check_no_uid(target: Target, config: Json) -> None:
+    """Raise 409 where an apply was meant for an object that is not there any more."""
+    uid, kind = config["metadata"].get("uid"), target.kind
+    if uid:
+        why = (
+            f"uid mismatch: the provided object specified uid {uid}, "
+            "and no existing object was found"
+        )
+        raise conflict(kind.group, kind.plural, target.name, why)
+
+
 def _check_type_of(kind: Kind, expected: str, body: Json) -> None:
     """Raise 400 where the body says that it is something else than the URL."""
     version, name = body.get("apiVersion") or expected, body.get("kind") or kind.name
@@ -289,10 +313,12 @@ def _check_type_of(kind: Kind, expected: str, body: Json) -> None:
 def _keep_other_part(target: Target, new: Json, old: Json | None) -> None:
     """Let ``status`` be written through its subresource alone, and nothing else through that."""
     if target.subresource and old is not None:
-        status = new.get("status")
+        status, metadata = new.get("status"), new["metadata"]
         new.clear()
         new.update(copy.deepcopy(old))
         new.pop("status", None)
+        if target.kind is NODES:  # labels and annotations go with it (nodeStatusStrategy)
+            new["metadata"] = metadata
         if status is not None:
             new["status"] = status
     elif old is not None and "status" in old:
@@ -309,6 +335,10 @@ def _show_nothing(kind: Kind, new: Json, minor: int) -> None:
         new["spec"].setdefault("devices", {}).setdefault("requests", None)
     if kind is EVENTS:
         new.setdefault("source", {})
+    if kind is NODES:
+        for condition in new.get("status", {}).get("conditions", ()):
+            condition.setdefault("lastHeartbeatTime", None)
+            condition.setdefault("lastTransitionTime", None)
     if kind in (CLAIMS, TAINT_RULES):
         for report in new.setdefault("status", {}).get("devices") or ():
             report.setdefault("conditions", None)
@@ -335,11 +365,3 @@ def _default_request(asked: Json) -> None:
     for toleration in asked.get("tolerations") or ():
         if not toleration.get("operator"):
             toleration["operator"] = "Equal"
-
-
-def _pod_grace(pod: Json, asked: int | None) -> int:
-    """Return the seconds that a pod's containers get; none for one that runs nowhere."""
-    spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
-    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
-        return 0
-    return int(spec.get("terminationGracePeriodSeconds", 30)) if asked is None else asked

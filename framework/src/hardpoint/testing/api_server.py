@@ -38,7 +38,7 @@ from hardpoint.testing._api_paths import (
     verb_of,
 )
 from hardpoint.testing._api_status import ApiProblem, Json, named, qualified
-from hardpoint.testing._api_store import Kind, Store
+from hardpoint.testing._api_store import EVICTION, Kind, Store
 from hardpoint.testing._api_verbs import Asked, Verbs
 from hardpoint.testing._api_watch import Target, shown
 
@@ -381,6 +381,8 @@ class FakeApiServer:
         if request.method == "DELETE":
             return self._delete(target, body, asked)
         code = 200
+        if target.subresource == EVICTION:
+            return answer(201, {**verbs.evict(target, body, asked), "code": 201})
         if request.method == "POST":
             code, stored = 201, verbs.create(target, body, asked)
         elif request.method == "PUT":
