@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 from pydantic import Field
 
 from hardpoint import Event, HoldingPod, Node, Reaped, ReapResult, Release, Settings, hookimpl
-from hardpoint.errors import HardpointError, KubeConflict, KubeError, KubeNotFound, KubeUnreachable
+from hardpoint.errors import HardpointError, KubeConflict, KubeError, KubeNotFound
+from hardpoint.policies._pods import FINISHED, MIRROR, Pod, read_pod, seconds
 
 if TYPE_CHECKING:
     from hardpoint.agent import Agent
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("hardpoint.reaper")
 
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of what the API server shows of a static pod: deleting it deletes nothing."""
 NOT_ADMITTED = "UnexpectedAdmissionError"
-FINISHED = ("Succeeded", "Failed")
 _SLACK = 60.0
 """Seconds between a kubelet's giving a pod its devices and the start it reports, at most."""
 _CLEAN_EVERY = 60.0
@@ -102,7 +99,7 @@ class PodReaper:
             return ReapResult(Reaped.LATER, f"{most} pods have been deleted in a minute")
         return await self._delete(kube, found, pod, release, grace)
 
-    def _spared(self, found: _Pod, pod: HoldingPod, release: Release) -> ReapResult | None:
+    def _spared(self, found: Pod, pod: HoldingPod, release: Release) -> ReapResult | None:
         """Return why a pod is not deleted; None if it may be."""
         if found.status.phase in FINISHED:
             return ReapResult(Reaped.GONE, "it has ended")
@@ -116,7 +113,7 @@ class PodReaper:
         return _too_young(found, release.since, known=bool(pod.uids))
 
     async def _delete(
-        self, kube: Kube, found: _Pod, pod: HoldingPod, release: Release, grace: int
+        self, kube: Kube, found: Pod, pod: HoldingPod, release: Release, grace: int
     ) -> ReapResult:
         from hardpoint.kube import PODS
 
@@ -155,12 +152,12 @@ class PodReaper:
         async with agent.connect() as kube:
             fields = {"spec.nodeName": self.node.name, "status.phase": "Failed"}
             listed = await kube.list(PODS, fields=fields)
-            for found in (_shaped(item) for item in listed.items):
+            for found in (read_pod(item) for item in listed.items):
                 if self._is_left_behind(found, prefixes, names):
                     await self._clean(kube, found, agent)
 
-    def _is_left_behind(self, found: _Pod, prefixes: set[str], names: frozenset[str]) -> bool:
-        created = _seconds(found.metadata.creation_timestamp)
+    def _is_left_behind(self, found: Pod, prefixes: set[str], names: frozenset[str]) -> bool:
+        created = seconds(found.metadata.creation_timestamp)
         return (
             found.spec.node_name == self.node.name
             and found.status.phase == "Failed"
@@ -172,7 +169,7 @@ class PodReaper:
             and any(r in names or r.partition("/")[0] in prefixes for r in found.spec.asked)
         )
 
-    async def _clean(self, kube: Kube, found: _Pod, agent: Agent) -> None:
+    async def _clean(self, kube: Kube, found: Pod, agent: Agent) -> None:
         from hardpoint.kube import PODS
 
         about = found.metadata
@@ -215,80 +212,17 @@ class Rate:
         return True
 
 
-# -- what is read of a pod, in the API's own words ------------------------------------------------
-
-
-class _Owner(msgspec.Struct):
-    controller: bool | None = None
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    namespace: str = ""
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    annotations: Mapping[str, str] | None = None
-    owner_references: tuple[_Owner, ...] | None = None
-
-
-class _Resources(msgspec.Struct):
-    limits: Mapping[str, Any] | None = None
-    requests: Mapping[str, Any] | None = None
-
-
-class _Container(msgspec.Struct):
-    resources: _Resources | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-    containers: tuple[_Container, ...] | None = None
-    init_containers: tuple[_Container, ...] | None = None
-
-    @property
-    def asked(self) -> Iterator[str]:
-        """The resources that its containers ask for."""
-        for container in (*(self.containers or ()), *(self.init_containers or ())):
-            if container.resources is not None:
-                yield from container.resources.limits or ()
-                yield from container.resources.requests or ()
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    phase: str = ""
-    reason: str = ""
-    start_time: str | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-async def _read(kube: Kube, pod: HoldingPod) -> _Pod | None:
+async def _read(kube: Kube, pod: HoldingPod) -> Pod | None:
     """Return a pod; None if there is none of that name. Raises ``KubeError``."""
     from hardpoint.kube import PODS
 
     try:
-        return _shaped(await kube.get(PODS, pod.name, namespace=pod.namespace))
+        return read_pod(await kube.get(PODS, pod.name, namespace=pod.namespace))
     except KubeNotFound:
         return None
 
 
-def _shaped(found: Mapping[str, Any]) -> _Pod:
-    """Read a pod. Raises ``KubeUnreachable`` for what is none, or has no UID to be deleted by."""
-    try:
-        pod = msgspec.convert(found, _Pod)
-    except msgspec.ValidationError as error:
-        raise KubeUnreachable(f"the answer is not what the API has: {error}") from error
-    if not pod.metadata.uid:
-        raise KubeUnreachable(f"the API server says no UID of pod {pod.metadata.name}")
-    return pod
-
-
-def _too_young(found: _Pod, since: float, *, known: bool) -> ReapResult | None:
+def _too_young(found: Pod, since: float, *, known: bool) -> ReapResult | None:
     """Spare what cannot have had the device: a namesake, created after the release began.
 
     The API server's clock says when a pod was created, the node's when it started and when the
@@ -296,8 +230,8 @@ def _too_young(found: _Pod, since: float, *, known: bool) -> ReapResult | None:
     later; and one that starts long after it was given nothing, unless its claim names it.
     """
     created, started = (
-        _seconds(found.metadata.creation_timestamp),
-        _seconds(found.status.start_time),
+        seconds(found.metadata.creation_timestamp),
+        seconds(found.status.start_time),
     )
     if started is not None and started <= since:
         return None
@@ -312,16 +246,7 @@ def _too_young(found: _Pod, since: float, *, known: bool) -> ReapResult | None:
     return None
 
 
-def _seconds(text: str | None) -> float | None:
-    """Return a time of the API's in seconds since 1970; None for none, or what is no time."""
-    try:
-        found = datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-    return found.timestamp() if found is not None and found.tzinfo is not None else None
-
-
-async def _tell(kube: Kube, found: _Pod, node: str, message: str) -> None:
+async def _tell(kube: Kube, found: Pod, node: str, message: str) -> None:
     """Say on the pod why it ends. That it cannot be said is no matter."""
     from hardpoint.kube import EVENTS
 
