@@ -124,7 +124,7 @@ def spec(
 def _device(name: str, delivery: Delivery, newest: tuple[int, ...]) -> dict[str, Any]:
     edits: dict[str, Any] = {
         "env": [f"{key}={value}" for key, value in sorted(delivery.env.items())],
-        "deviceNodes": [_node(node) for node in delivery.nodes],
+        "deviceNodes": [node_entry(node) for node in delivery.nodes],
         "mounts": [_mount(mount) for mount in delivery.mounts],
         "hooks": [_hook(hook) for hook in delivery.hooks],
     }
@@ -149,7 +149,8 @@ def groups(delivery: Delivery) -> list[int]:
     return sorted(own | {gid for gid in delivery.gids if gid})
 
 
-def _node(node: DeviceNode) -> dict[str, Any]:
+def node_entry(node: DeviceNode) -> dict[str, Any]:
+    """Return a node as CDI states it. Raises ``BadValue`` for one whose numbers are unknown."""
     if _is_sentinel_node(node):
         return {"path": node.path}
     if node.major is None or node.minor is None:

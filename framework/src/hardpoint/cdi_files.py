@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardpoint import files
 from hardpoint.cdi import NEWEST, delivery_of, kind, spec
 from hardpoint.cdi_rules import check, check_vendor, number
 from hardpoint.errors import BadValue
@@ -72,17 +73,12 @@ class CdiDirectory:
         if not self.directory.is_dir():  # on tmpfs: gone after every boot
             self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self.directory.chmod(0o755)
-        _replace(self._temporary(vendor, uid), path, content)
+        files.replace(path, content, temporary=self._temporary(vendor, uid))
         return True
 
     def remove(self, vendor: str, uid: str) -> bool:
         """Remove a claim's file; return whether there was one."""
-        try:
-            self.file(vendor, uid).unlink()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return False  # a directory of that name is no file of ours, and nothing to a runtime
-        _sync_directory(self.directory)
-        return True
+        return files.remove(self.file(vendor, uid))
 
     def claims(self, vendors: Collection[str]) -> tuple[list[ClaimFile], list[BadFile]]:
         """Return our own files, and those with our name that cannot be read; no one else's."""
@@ -149,33 +145,3 @@ def _content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         return file.read(_LONGEST)
-
-
-def _replace(temporary: Path, path: Path, content: bytes) -> None:
-    """Write a file of our own making: whatever stands at the temporary name is not written to.
-
-    It may be a link to another file, another name of one, or a pipe that nobody reads.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, flags, 0o644)
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o644)  # whatever the umask: the runtime may not be root
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        os.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

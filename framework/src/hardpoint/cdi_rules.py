@@ -22,6 +22,11 @@ _HOOKS = frozenset(
 )
 _ANNOTATIONS_LIMIT = 256 << 10
 
+
+class NotKnown(BadValue):
+    """A key or a version that no format known here has: a later one may mean something by it."""
+
+
 _Check: TypeAlias = Callable[[str, Any], None]
 
 
@@ -39,10 +44,19 @@ def check_name(field: str, name: str) -> None:
         raise BadValue(field, name, "letters, digits, _ . : - that begin and end with no sign")
 
 
+def check_annotation(field: str, key: str) -> None:
+    """Raise ``BadValue`` unless this may be an annotation's name: ``example.com/binding``."""
+    prefix, slash, name = key.rpartition("/")
+    if len(name) > 63 or not _ANNOTATION.fullmatch(name):
+        raise BadValue(field, key, "a name of at most 63 letters, digits, _ . -")
+    if slash and not _PREFIX.fullmatch(prefix.lower()):
+        raise BadValue(field, key, "a DNS name before the slash")
+
+
 def number(version: str) -> tuple[int, ...]:
     """Return a known version as numbers. Raises ``BadValue`` for another one."""
     if version not in _VERSIONS:
-        raise BadValue("CDI version", version, "one of " + ", ".join(_VERSIONS))
+        raise NotKnown("CDI version", version, "one of " + ", ".join(_VERSIONS))
     return tuple(int(part) for part in version.split("."))
 
 
@@ -76,7 +90,7 @@ def _fields(where: str, value: Any, known: Mapping[str, _Check], required: tuple
             raise BadValue(where, sorted(value), f"the key {key}")
     for key, item in value.items():
         if key not in known:
-            raise BadValue(where, key, "one of " + ", ".join(known))
+            raise NotKnown(where, key, "one of " + ", ".join(known))
         known[key](f"{where}.{key}", item)
 
 
@@ -153,11 +167,7 @@ def _annotations(where: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise BadValue(where, value, "an object")
     for key, text in value.items():
-        prefix, slash, name = key.rpartition("/")
-        if len(name) > 63 or not _ANNOTATION.fullmatch(name):
-            raise BadValue(where, key, "a name of at most 63 letters, digits, _ . -")
-        if slash and not _PREFIX.fullmatch(prefix.lower()):
-            raise BadValue(where, key, "a DNS name before the slash")
+        check_annotation(where, key)
         if not isinstance(text, str):
             raise BadValue(f"{where}.{key}", text, "text")
     if sum(len(k.encode()) + len(v.encode()) for k, v in value.items()) > _ANNOTATIONS_LIMIT:

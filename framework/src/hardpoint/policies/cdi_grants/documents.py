@@ -1,0 +1,192 @@
+"""One hold: a CDI spec that gives its devices to Kubernetes, judged. Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hardpoint.cdi import delivery_of
+from hardpoint.cdi_rules import NotKnown, check, check_name
+from hardpoint.errors import BadValue, HardpointError
+from hardpoint.grants import Grant, GrantedDevice
+from hardpoint.model import DeviceNode
+from hardpoint.policies.cdi_grants.settings import CdiGrantsSettings
+
+SUFFIX = ".json"
+SUFFIXES = (SUFFIX, ".yaml", ".yml")
+"""What runtimes read; of these, JSON is what is understood here."""
+LARGEST = 1 << 20
+"""Bytes: a file that grants 64 devices has 40 KiB."""
+ALLOCATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_REFUSED_ENV = ("NVIDIA_VISIBLE_DEVICES", "CGROUP_PARENT")
+"""By the first a container gets more than its part of the allocation; the second is no runtime's to
+honour for a pod."""
+
+
+class Bad(HardpointError):
+    """One file cannot be read as a hold; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldFile:
+    """A file that grants devices."""
+
+    name: str
+    allocation: str
+    document: Mapping[str, Any]
+    unsupported: str = ""
+    """What it asks for and nobody here can honour, in a sentence."""
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Its devices, as CDI calls them."""
+        return tuple(entry["name"] for entry in self.document["devices"])
+
+
+# -- what a document is ----------------------------------------------------------------------------
+
+
+def parsed(raw: bytes) -> Any:
+    """Read JSON, strictly. Raises ``Bad``."""
+    if len(raw) > LARGEST:
+        raise Bad(f"it has more than {LARGEST} bytes")
+    if not raw:
+        raise Bad("it is empty")
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise Bad("it is not UTF-8") from None
+    except RecursionError:
+        raise Bad("it is nested too deep") from None
+    except ValueError as error:
+        raise Bad(f"it is not JSON: {error!s:.120}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def judged(document: Any, name: str, settings: CdiGrantsSettings) -> HoldFile | None:
+    """Return the hold that a document is; None for one that is not about us. Raises ``Bad``."""
+    kind, annotations = _identity(document)
+    if kind.partition("/")[0] != settings.vendor:
+        return None
+    if annotations.get(settings.binding_key) != settings.binding_value:
+        return None
+    hold = HoldFile(
+        name=name, allocation=_allocation(annotations, name, settings), document=document
+    )
+    try:
+        check(document)
+    except NotKnown as error:
+        _check_names(document)
+        return replace(hold, unsupported=f"it asks for what is not known here: {error}")
+    except BadValue as error:
+        raise Bad(f"runtimes would refuse it: {error}") from None
+    return replace(hold, unsupported=_unsupported(document, settings))
+
+
+def _identity(document: Any) -> tuple[str, Mapping[str, Any]]:
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(kind, str):
+        raise Bad("it is not a CDI spec: it has no kind")
+    annotations = document.get("annotations", {})
+    if not isinstance(annotations, dict):
+        raise Bad("its annotations are not an object")
+    return kind, annotations
+
+
+def _allocation(annotations: Mapping[str, Any], name: str, settings: CdiGrantsSettings) -> str:
+    found = annotations.get(settings.allocation_key, named_allocation(name, settings))
+    if not isinstance(found, str) or not ALLOCATION.fullmatch(found):
+        raise Bad("it has no allocation id of 1 to 128 letters, digits, dots, _ and -")
+    return found
+
+
+def _check_names(document: Mapping[str, Any]) -> None:
+    """Raise ``Bad`` unless every device of a spec that is not understood has a name."""
+    devices = document.get("devices")
+    if not isinstance(devices, list) or not devices:
+        raise Bad("it names no device")
+    for entry in devices:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            raise Bad("it has a device without a name")
+        try:
+            check_name("device name", name)
+        except BadValue as error:
+            raise Bad(str(error)) from None
+
+
+def _unsupported(document: Mapping[str, Any], settings: CdiGrantsSettings) -> str:
+    """Say what a valid spec asks for that nobody here can honour; empty where it is nothing."""
+    own = {settings.binding_key, settings.allocation_key}
+    asked = [key for key in document.get("annotations", {}) if key not in own]
+    for entry in document["devices"]:
+        asked += [key for key in entry.get("annotations", {}) if key != settings.uuid_key]
+    for key in asked:
+        if _may_ask(key, settings):
+            return f"it asks for {key}, which is not known here"
+    for entry in (document, *document["devices"]):
+        for pair in entry.get("containerEdits", {}).get("env", ()):
+            variable = pair.partition("=")[0]
+            if variable.endswith(_REFUSED_ENV):
+                return f"it sets {variable}, which no file may that gives devices to Kubernetes"
+    return ""
+
+
+def _may_ask(key: str, settings: CdiGrantsSettings) -> bool:
+    """Say whether an annotation is of the vendor, and not said to ask for nothing."""
+    domain = key.rpartition("/")[0]
+    ours = domain == settings.vendor or domain.endswith(f".{settings.vendor}")
+    return ours and not any(fnmatch.fnmatchcase(key, one) for one in settings.informational)
+
+
+def named_allocation(name: str, settings: CdiGrantsSettings) -> str:
+    """Return the allocation in a file's name; empty where it cannot be one."""
+    stem = name.removeprefix(settings.file_prefix)
+    suffix = next((end for end in SUFFIXES if stem.endswith(end)), "")
+    stem = stem.removesuffix(suffix)
+    return stem if ALLOCATION.fullmatch(stem) else ""
+
+
+# -- what it grants -------------------------------------------------------------------------------
+
+
+def grant_of(hold: HoldFile, settings: CdiGrantsSettings) -> Grant:
+    """Return the grant that a file states."""
+    kind = hold.document["kind"]
+    if hold.unsupported:
+        devices = (GrantedDevice(name=entry) for entry in hold.entries)
+        return Grant(
+            allocation=hold.allocation, devices=tuple(devices), unsupported=hold.unsupported
+        )
+    common = nodes_of(hold.document)
+    return Grant(
+        allocation=hold.allocation,
+        devices=tuple(
+            GrantedDevice(
+                name=entry["name"],
+                uuid=entry.get("annotations", {}).get(settings.uuid_key, ""),
+                cdi_id=f"{kind}={entry['name']}",
+                nodes=(*nodes_of(entry), *common),
+            )
+            for entry in hold.document["devices"]
+        ),
+    )
+
+
+def nodes_of(entry: Mapping[str, Any]) -> tuple[DeviceNode, ...]:
+    """Return the nodes of a device of a spec, or of the spec's common edits."""
+    return delivery_of({"containerEdits": entry.get("containerEdits", {})}).nodes
