@@ -13,7 +13,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -31,10 +30,13 @@ from hardpoint._core.broker import Broker
 from hardpoint._core.cluster import connect
 from hardpoint._core.discovery import Plugins
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.inventory import ABSENT, Facts, Listing, difference
+from hardpoint._core.grantrows import Meant
+from hardpoint._core.holding import Known
+from hardpoint._core.inventory import Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint._core.loopwatch import LoopWatch
+from hardpoint._core.moments import say_disputes, standing_of, what_is_held
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, shares, start_plugins
@@ -42,11 +44,10 @@ from hardpoint._core.podsource import PodSource
 from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings, own_pod
 from hardpoint._core.policyside import PolicyFace, PolicySide
 from hardpoint._core.ranking import Ranking
-from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
 from hardpoint._core.reporting import Reporter
 from hardpoint._core.scanner import Scanner
-from hardpoint._core.shares import TWO_FRONTENDS, FrontendView, Shares
+from hardpoint._core.shares import FrontendView, Shares
 from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
 from hardpoint._core.uevents import listen
@@ -155,6 +156,7 @@ class HardpointAgent(PolicyFace):
             touch=lambda: self._offering.touch(),
             report=self.report,
             changed=lambda: self._reporter.touch(),
+            known=self._known_holders,
         )
         self._offering = Offering(
             self._relay,
@@ -187,6 +189,27 @@ class HardpointAgent(PolicyFace):
         self._observers = Observers(self._relay)
         self._reporter = Reporter(self)
         self.board.on_change(self._reporter.touch)
+
+    def _known_holders(self, policies: PolicySide) -> Known:
+        """Return what the reaper goes by."""
+        return Known(
+            pods=PodSource(self.paths.kubelet, self.paths.device_plugins),
+            records=self._ledger,
+            kube=self.connect,
+            granted=policies.granted,
+            releases=policies.releases_pending,
+            governed=policies.granting.governs,
+            known=lambda: policies.granting.known and not policies.granting.book.unreadable,
+            devices=self._devices,
+            domains=lambda: self.domains,
+            announced=lambda: self.pods.announced,
+        )
+
+    def _devices(self) -> Iterator[Meant]:
+        """Yield every device that a driver lists, offered or not."""
+        for driver, listing in self._scanner.listings.items():
+            name = self.settings.domain_of(driver).dra_driver
+            yield from (Meant(name, device) for device in listing.devices)
 
     def _wire_pods(self) -> None:
         around = Surroundings(
@@ -256,7 +279,7 @@ class HardpointAgent(PolicyFace):
     def _on_ledger(self) -> None:
         """Make the offer again where other devices are held. The ledger could be written, too."""
         self.board.clear(_UNWRITABLE["ledger"])
-        held = _what_is_held(self._ledger.latest)
+        held = what_is_held(self._ledger.latest)
         if held != self._last_held:
             self._last_held = held
             self._offering.touch()
@@ -340,19 +363,10 @@ class HardpointAgent(PolicyFace):
         if old.complete:
             for what, name in difference(old, new):
                 self.report(Event(name=f"device-{what}", message=name, facts={"device": name}))
-        self._say_disputes(old, new)
+        say_disputes(self.board, old, new)
         self._reporter.touch()
-        if self.started.is_set() and self.writing() and _standing(old) != _standing(new):
+        if self.started.is_set() and self.writing() and standing_of(old) != standing_of(new):
             self._stale_files.set()
-
-    def _say_disputes(self, old: Offer, new: Offer) -> None:
-        """Put on the board what two frontends would offer, and take off what they no longer do."""
-        before, after = _disputes(old), _disputes(new)
-        for device in before.keys() - after.keys():
-            self.board.clear(f"settings: frontends of {device}")
-        for device, why in after.items() - before.items():
-            source = f"settings: frontends of {device}"
-            self.board.record(source, f"{device}: {why}", cost="it is offered through neither")
 
     async def _facts(self) -> Facts:
         return Facts(
@@ -479,33 +493,6 @@ class HardpointAgent(PolicyFace):
     def quarantined(self) -> dict[tuple[str, str], str]:
         """Devices that nobody may have now, by DRA driver and name, and why."""
         return self._broker.quarantined()
-
-
-def _what_is_held(records: Iterable[Record]) -> frozenset[object]:
-    """Return what the offer follows: which holds there are, and which of them are over.
-
-    Each step of a claim is a change of the ledger, and an offer of all devices is no small thing.
-    """
-    return frozenset(
-        (r.id, (r.retired or r.state is HoldState.QUARANTINED) and (r.state, r.why))
-        for r in records
-    )
-
-
-def _standing(offer: Offer) -> object:
-    """Return what CDI files follow: which devices there are, as they are, and which are withheld.
-
-    That a device is held now, or somebody's rival, changes nobody's file.
-    """
-    devices = {
-        (o.domain.dra_driver, o.name): (o.device, o.allocation, ABSENT in o.taints)
-        for o in offer.devices
-    }
-    return devices, frozenset(offer.withheld)
-
-
-def _disputes(offer: Offer) -> dict[str, str]:
-    return {one.subject: one.reason for one in offer.withheld if one.rule == TWO_FRONTENDS}
 
 
 _NOT_RUNNING = ("refused", "missing")

@@ -85,6 +85,9 @@ class Granting:
         self._clock, self._ticks = clock, ticks
         self._answers: dict[str, _Answer] = {s: _Answer() for s in relay.implementations(HOOK)}
         self._asked = False
+        self._applied: dict[str, Stated] = {}
+        """What the sources said when the last offer was made."""
+        self._made = anyio.Event()
         self._wake = anyio.Event()
         self.book = Book()
         """What was written down when that was last read."""
@@ -134,6 +137,16 @@ class Granting:
             await self.ask()
             if before != self._stated() or await self._is_rewritten():
                 self._touch()
+
+    async def settle(self) -> bool:
+        """Ask anew, and wait until what follows is written down; False where that is not known."""
+        await self.ask()
+        with anyio.move_on_after(EVERY):
+            while self._stated() != self._applied:
+                made = self._made
+                self._touch()
+                await made.wait()
+        return self.known and self._stated() == self._applied and not self.book.unreadable
 
     async def confirm(self, offered: Iterable[Offered]) -> None:
         """Ask again before a claim is answered. Raises ``HoldDenied`` for what is granted no more.
@@ -241,9 +254,12 @@ class Granting:
         try:
             await self._settle(stated, devices, complete=complete)
             self._relay.board.clear("ledger grants")
+            self._applied = stated
         except LedgerError as error:
             cost = "no new grant is offered, and none that ended is released"
             self._relay.board.record("ledger grants", str(error), cost=cost)
+        made, self._made = self._made, anyio.Event()
+        made.set()
         return laid_over(built, self.book, stated, self._lost.lost)
 
     async def _settle(

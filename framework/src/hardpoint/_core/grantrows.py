@@ -108,7 +108,7 @@ READ = (
     "outcome, reason, told AS flag, since, 0 AS over FROM grants UNION ALL "
     "SELECT 'release', source, id, allocation, grant_json, devices_json, '', '', report, since, "
     "over FROM releases UNION ALL "
-    "SELECT 'withdrawn', '', '', '', '', '', '', value, 0, 0, 0 FROM meta WHERE key='{WITHDRAWN}'"
+    "SELECT 'withdrawn', '', '', '', '', '', '', value, 0, 0, 0 FROM meta WHERE key='withdrawn'"
 )
 
 

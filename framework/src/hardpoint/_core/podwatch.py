@@ -149,6 +149,11 @@ class PodWatch:
         """What was last read; None while nobody can say."""
         return self._last if self._clock() - self._read_at <= _OLD else None
 
+    @property
+    def announced(self) -> Mapping[tuple[str, str], Assignment]:
+        """What each resource and id stands for that a frontend has announced."""
+        return self._announced
+
     def announce(self, resource: str, assignments: Sequence[Assignment]) -> None:
         """Know a resource's ids as ours; those of before are known still."""
         first = resource not in {known for known, _ in self._announced}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -11,10 +11,14 @@ from anyio.abc import TaskGroup
 
 from hardpoint._core.conditions import Conditions
 from hardpoint._core.granting import Granting
+from hardpoint._core.grantplan import in_force
+from hardpoint._core.holding import Known
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.lost import Lost
+from hardpoint._core.reaper import Reaper, Surroundings, Timings, timings_of
 from hardpoint._core.relay import Relay
 from hardpoint._core.releases import Releases
+from hardpoint._core.revoked import Granted
 from hardpoint._core.signals import Signal
 from hardpoint.grants import Grant, NodeCondition, Release
 from hardpoint.model import Event, Offer, Offered, Veto
@@ -38,6 +42,7 @@ class PolicySide:
         touch: Callable[[], None],
         report: Callable[[Event], None],
         changed: Callable[[], None],
+        known: Callable[[PolicySide], Known],
     ) -> None:
         self._relay, self._ledger, self._agent, self._touch = relay, ledger, agent, touch
         self._writing, self._show = writing, changed
@@ -67,6 +72,37 @@ class PolicySide:
             touch=touch,
             report=report,
         )
+        around = Surroundings(
+            known=known(self),
+            hooks=relay,
+            board=relay.board,
+            agent=agent,
+            active=self._is_active,
+            ask=self.granting.settle,
+            writing=writing,
+            report=report,
+            left=self.releases.wake,
+            timings=self._timings,
+        )
+        self.reaper = Reaper(around, node=agent.node.name)
+
+    def _is_active(self) -> bool:
+        """Say whether there may be anything to reap."""
+        return bool(self.granting.sources or self.releases.pending())
+
+    def _timings(self) -> Timings:
+        reaping = self._relay.implementations("reap_pod")
+        plugins = (self._relay.plugins.find(*name.split("/", 1)) for name in reaping)
+        return timings_of(one.instance for one in plugins if one is not None)
+
+    def releases_pending(self) -> tuple[Release, ...]:
+        """Return every release that is not over."""
+        return self.releases.pending()
+
+    def granted(self) -> Iterator[Granted]:
+        """Yield what may be had under each grant that is written down."""
+        for one, known in in_force(self.granting.book):
+            yield Granted(one.dra_driver, one.device.name, known.grant.allocation)
 
     async def begin(self) -> None:
         """Find out what was lost with a ledger. Raises ``OSError``."""
@@ -86,6 +122,7 @@ class PolicySide:
     def serve(self, tasks: TaskGroup) -> None:
         """See releases to their end, and run what policies keep in step."""
         tasks.start_soon(self.releases.run)
+        tasks.start_soon(self.reaper.run)
         self._relay.supervise("serve_policy", lambda _: {"agent": self._agent})
 
     def hint(self) -> None:
@@ -166,7 +203,7 @@ class PolicySide:
                     "since": one.since,
                     "users": list(users.get(one.id, ())),
                 }
-                for one in self.releases.pending()
+                for one in (*self.releases.pending(), *self.reaper.orphans())
             ],
             "conditions": [
                 {"type": one.type, "reason": one.reason, "message": one.message}
@@ -186,7 +223,7 @@ class PolicyFace:
 
     def releases(self) -> tuple[Release, ...]:
         """Every release that is not over."""
-        return self.policies.releases.pending()
+        return (*self.policies.releases.pending(), *self.policies.reaper.orphans())
 
     def conditions(self) -> tuple[NodeCondition, ...]:
         """What is so of the node now."""

@@ -225,6 +225,7 @@ class Releases:
         if not await self._ledger.write(lambda db: end_release(db, known)):
             return
         await self._granting.refresh()
+        self._touch()
         await self._tell_over(replace(known, over=True))
 
     async def _tell_over(self, known: KnownRelease) -> None:

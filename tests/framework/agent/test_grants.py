@@ -1,0 +1,402 @@
+"""Grants and releases in an agent that runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hardpoint import GrantedDevice
+from hardpoint._core import releases as releases_module
+from hardpoint._core.agent import HardpointAgent
+from hardpoint._core.ledger import Ledger
+from hardpoint.errors import HoldDenied
+from hardpoint.grants import Grant
+from hardpoint.model import DeviceNode
+
+from .conftest import World, claim, reading
+from .grant_world import Played, grant, granting, under, until_so, why
+
+
+def offered(agent: HardpointAgent) -> dict[str, str]:
+    return {one.name: one.allocation for one in agent.offer.devices}
+
+
+def play(played: Played, *grants: Grant) -> None:
+    played.grants = list(grants)
+    played.hint()
+
+
+async def test_only_granted_devices_of_a_governed_kind_are_offered(world: World) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+
+        assert "no grant of source" in why(agent, "radio1")
+        await until_so(agent, lambda: played.told == [("a-1", "in-force")])
+
+
+async def test_what_no_source_governs_is_granted(world: World) -> None:
+    played = Played()
+    async with world.agent() as agent:
+        assert offered(agent) == {"radio0": "", "radio1": ""}
+    assert not played.told
+
+
+async def test_a_claim_says_under_which_grant_and_gets_nothing_under_another(world: World) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        for wrong in (claim("radio0"), under("a-2", "radio0")):
+            with pytest.raises(HoldDenied):
+                await agent.prepare(wrong.key, reading(wrong))
+
+        right = under("a-1", "radio0")
+        await agent.prepare(right.key, reading(right))
+
+        assert [hold.allocation for hold in agent.holds()] == ["a-1"]
+
+
+async def test_a_grant_that_ended_is_withdrawn_at_once_and_released_when_nobody_uses_it(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+
+        play(played, grant("b-1", "radio1"))
+
+        await until_so(agent, lambda: offered(agent) == {"radio1": "b-1"})
+        await until_so(agent, lambda: bool(played.asked))
+        (pending,) = agent.releases()
+        assert (pending.allocation, pending.names) == ("a-1", ("radio0",))
+        assert "has ended" in why(agent, "radio0")
+        assert ("a-1", "released") not in played.told
+
+        played.users = []
+        played.hint()
+
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        await until_so(agent, lambda: not agent.releases())
+
+
+@pytest.mark.parametrize("what", ["users", "unknown", "no source"])
+async def test_nothing_is_released_while_it_cannot_be_said_that_nobody_uses_it(
+    world: World, what: str
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+    played.users = ["pod x/y"] if what == "users" else []
+    played.unknown = "the socket is gone" if what == "unknown" else ""
+    async with granting(world, played, evident=what != "no source") as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: bool(agent.releases()))
+        for _ in range(3):
+            await agent.policies.releases.look()
+
+        assert [one.allocation for one in agent.releases()] == ["a-1"]
+        assert ("a-1", "released") not in played.told
+        assert agent.policies.releases.users[agent.releases()[0].id]
+
+
+async def test_a_hold_in_the_ledger_is_a_user_whatever_the_evidence_says(world: World) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        held = under("a-1", "radio0")
+        await agent.prepare(held.key, reading(held))
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: bool(played.asked))
+        for _ in range(3):
+            await agent.policies.releases.look()
+        assert [one.allocation for one in agent.releases()] == ["a-1"]
+        (file,) = world.paths.cdi.glob("*.json")
+        await until_so(agent, lambda: "device-withheld" in file.read_text())
+
+        await agent.unprepare(held.key)
+
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+
+
+async def test_a_device_of_a_pending_release_is_granted_to_nobody_else(world: World) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+
+        play(played, grant("b-1", "radio1"), grant("c-1", "radio0"))
+
+        await until_so(agent, lambda: ("c-1", "overlap") in played.told)
+        assert offered(agent) == {"radio1": "b-1"}
+
+        played.users = []
+        played.hint()
+
+        await until_so(agent, lambda: ("c-1", "in-force") in played.told)
+        assert offered(agent) == {"radio1": "b-1", "radio0": "c-1"}
+        assert played.told.index(("a-1", "released")) < played.told.index(("c-1", "in-force"))
+
+
+async def test_a_grant_that_comes_back_before_its_release_is_over_is_never_reported_released(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: bool(agent.releases()))
+
+        play(played, grant("a-1", "radio0"), grant("b-1", "radio1"))
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1", "radio1": "b-1"})
+        played.users = []
+        for _ in range(3):
+            await agent.policies.releases.look()
+
+        assert not agent.releases()
+        assert ("a-1", "released") not in played.told
+
+
+async def test_a_source_that_cannot_be_read_keeps_its_grants_also_across_a_restart(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        played.unreadable = True
+        played.hint()
+        await until_so(agent, lambda: bool(agent.conditions()))
+        assert [one.type for one in agent.conditions()] == ["GrantsUnreadable"]
+        assert offered(agent) == {"radio0": "a-1"}
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        held = under("a-1", "radio0")
+        await agent.prepare(held.key, reading(held))
+
+
+async def test_a_grant_whose_end_no_agent_saw_is_released_by_the_next_one(world: World) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+    played.grants = [grant("b-1", "radio1")]
+
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: [r.allocation for r in agent.releases()] == ["a-1"])
+        assert offered(agent) == {"radio1": "b-1"}
+
+
+async def test_all_grants_gone_at_once_are_believed_gone_only_at_a_second_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        now = [0.0]
+        monkeypatch.setattr(agent.policies.granting, "_ticks", lambda: now[0])
+        played.grants = []
+        await agent.policies.granting.ask()
+        assert not agent.policies.granting.known
+
+        now[0] = 9.0
+        await agent.policies.granting.ask()
+        assert not agent.policies.granting.known
+        assert offered(agent) == {"radio0": "a-1"}
+
+        now[0] = 10.0
+        played.hint()
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        assert offered(agent) == {}
+
+
+@pytest.mark.parametrize(
+    ("stated", "outcome"),
+    [
+        (grant("x", "radio0", "radio9"), "unknown-device"),
+        (grant("x"), "unknown-device"),
+        (grant("x", "radio0", unsupported="it wants a cgroup parent"), "unsupported"),
+    ],
+)
+async def test_a_grant_that_cannot_be_honoured_whole_is_refused_whole(
+    world: World, stated: Grant, outcome: str
+) -> None:
+    played = Played()
+    played.grants = [stated]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: played.told == [("x", outcome)])
+        assert offered(agent) == {}
+
+
+async def test_of_two_grants_with_one_device_the_one_in_force_stays(world: World) -> None:
+    played = Played()
+    played.grants = [grant("b-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "b-1"})
+
+        play(played, grant("a-1", "radio0", "radio1"), grant("b-1", "radio0"))
+
+        await until_so(agent, lambda: ("a-1", "overlap") in played.told)
+        assert offered(agent) == {"radio0": "b-1"}
+
+
+async def test_a_grant_in_force_survives_a_mistake_in_its_new_wording(world: World) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+
+        play(played, grant("a-1", "radio0", "radio-of-tomorrow"))
+
+        await until_so(agent, lambda: ("a-1", "unknown-device") in played.told)
+        assert offered(agent) == {"radio0": "a-1"}
+        assert not agent.releases()
+
+
+async def test_a_device_taken_out_of_a_grant_is_released_without_a_report(world: World) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+
+        play(played, grant("a-1", "radio0"))
+        await until_so(agent, lambda: [r.names for r in agent.releases()] == [("radio1",)])
+        played.users = []
+        played.hint()
+
+        await until_so(agent, lambda: not agent.releases())
+        assert ("a-1", "released") not in played.told
+        assert offered(agent) == {"radio0": "a-1"}
+
+
+async def test_a_source_that_does_not_take_a_report_is_told_again_after_a_restart(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.deaf = [grant("a-1", "radio0"), grant("b-1", "radio1")], True
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: any(r.over for r in agent.policies.granting.book.releases))
+        await until_so(agent, lambda: "has not heard" in why(agent, "radio0"))
+    played.deaf = False
+
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        await until_so(agent, lambda: not agent.policies.granting.book.releases)
+
+
+async def test_a_release_that_lasts_is_a_condition_of_the_node_that_names_who_has_what(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases_module, "STUCK_AFTER", 0.0)
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+
+        await until_so(agent, lambda: any("pod x/y" in one.message for one in agent.conditions()))
+        (condition,) = agent.conditions()
+        assert (condition.type, condition.reason) == ("ReleaseStuck", "PodsHoldDevices")
+        assert "a-1" in condition.message
+        assert "radio0" in condition.message
+
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: not agent.conditions())
+
+
+async def test_a_handed_back_node_offers_nothing_also_after_a_restart(world: World) -> None:
+    held = claim("radio0")
+    played = Played()
+    played.users = ["pod x/y"]
+    async with world.agent() as agent:
+        await agent.prepare(held.key, reading(held))
+        await agent.withdraw("maintenance")
+        await until_so(agent, lambda: offered(agent) == {})
+    async with granting(world, played) as agent:
+        assert agent.withdrawn == "maintenance"
+        assert offered(agent) == {}
+        assert [(r.source, r.names) for r in agent.releases()] == [("drain", ("radio0",))]
+        assert "maintenance" in why(agent, "radio1")
+        late = claim("radio1")
+        with pytest.raises(HoldDenied):
+            await agent.prepare(late.key, reading(late))
+        await agent.unprepare(held.key)
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: not agent.releases())
+        await agent.resume()
+    async with world.agent() as agent:
+        assert offered(agent) == {"radio0": "", "radio1": ""}
+
+
+async def test_a_claim_is_answered_with_the_grants_own_cdi_name(world: World) -> None:
+    played = Played()
+    node = DeviceNode(path="/dev/radio0", major=240, minor=0)
+    entry = GrantedDevice(name="radio0", cdi_id="bcd.dev/radio=radio0", nodes=(node,))
+    played.grants = [Grant(allocation="a-1", devices=(entry,))]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        wanted = under("a-1", "radio0")
+
+        (answer,) = await agent.prepare(wanted.key, reading(wanted))
+
+        assert answer.cdi_ids[-1] == "bcd.dev/radio=radio0"
+        (file,) = world.paths.cdi.glob("*.json")
+        edits = json.loads(file.read_text())["devices"][0]["containerEdits"]
+        assert "deviceNodes" not in edits
+
+
+async def test_after_the_ledger_is_lost_nothing_in_doubt_is_granted_before_nobody_has_it(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+    ledger = world.paths.state / "ledger.db"
+    for file in world.paths.state.glob("ledger.db*"):
+        file.unlink()
+    ledger.write_bytes(b"not a database at all")
+
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        marker = world.paths.state / "releases.unreadable"
+        assert marker.exists()
+        assert str(marker) in agent.conditions()[0].message
+
+        play(played, grant("a-1", "radio0"), grant("b-1", "radio1"))
+        await until_so(agent, lambda: ("b-1", "overlap") in played.told)
+        assert offered(agent) == {"radio0": "a-1"}
+
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1", "radio1": "b-1"})
+        assert not marker.exists()
+        assert not agent.conditions()
+
+
+async def test_a_claim_admitted_a_moment_before_the_release_began_takes_nothing(
+    world: World,
+) -> None:
+    """The ledger itself refuses it: the offer that the claim was judged by is not asked again."""
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        wanted, offer = under("a-1", "radio0"), agent.offer
+        admitted = await agent._broker._admission.admit(wanted, offer)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        ledger: Ledger = agent._ledger
+
+        with pytest.raises(HoldDenied, match="not granted under allocation a-1 any more"):
+            await ledger.take(wanted, [one.want for one in admitted], "boot")
