@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hardpoint.testing.frontend_contract import FrontendContract
     from hardpoint.testing.gpus import FakeGpus, GpuStandIn
     from hardpoint.testing.kubelet import Container, FakeKubelet, Pod
+    from hardpoint.testing.policy_contract import PolicyContract
     from hardpoint.testing.sysfs import FakeMachine
 
 _WHERE = {
@@ -32,6 +33,7 @@ _WHERE = {
     "FrontendContract": "frontend_contract",
     "GpuStandIn": "gpus",
     "Pod": "kubelet",
+    "PolicyContract": "policy_contract",
     "claim_for": "driver_under_test",
     "hold_on": "driver_under_test",
     "walk": "durable",
@@ -50,6 +52,7 @@ __all__ = [
     "FrontendContract",
     "GpuStandIn",
     "Pod",
+    "PolicyContract",
     "claim_for",
     "hold_on",
     "walk",

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -106,7 +107,7 @@ class FrontendNode:
 @asynccontextmanager
 async def frontend_node(made: type, settings: Mapping[str, Any]) -> AsyncIterator[FrontendNode]:
     """Start a kubelet and an API server in a directory short enough for unix sockets."""
-    root = Path(tempfile.mkdtemp(prefix="hp-", dir=_short_place()))
+    root = Path(tempfile.mkdtemp(prefix="hp-", dir=short_place()))
 
     async def get_claim(namespace: str, name: str) -> dict[str, Any] | None:
         found = (one["metadata"] | {"claim": one} for one in server.items("resourceclaims"))
@@ -134,7 +135,7 @@ async def frontend_node(made: type, settings: Mapping[str, Any]) -> AsyncIterato
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _short_place() -> str | None:
+def short_place() -> str | None:
     """Return /tmp where there is one: a unix socket's path has at most 107 bytes."""
     return "/tmp" if Path("/tmp").is_dir() else None  # noqa: S108 - mkdtemp makes it private
 
@@ -150,8 +151,9 @@ def leave_dead(path: Path) -> None:
 def watching_for_blocking(made: type) -> Iterator[list[str]]:
     """Collect calls that wait on the event loop, made from the plugin's own package.
 
-    Empty where blockbuster is not installed. Sockets have to be made, found and removed, so looking
-    at directories is not counted; neither is what the fake agent does.
+    Of a policy that comes with the framework, from its module. Empty where blockbuster is not
+    installed. Sockets have to be made, found and removed, so looking at directories is not counted;
+    neither is what the fake agent does.
     """
     seen: list[str] = []
     try:
@@ -166,11 +168,11 @@ def watching_for_blocking(made: type) -> Iterator[list[str]]:
             frames = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_stack()[-8:-2]]
             seen.append(f"{function} in {' < '.join(reversed(frames))}")
 
-    buster = tool.BlockBuster([sys.modules[made.__module__.partition(".")[0]]])
+    buster = tool.BlockBuster([_home(made)])
     for name, function in buster.functions.items():
         if name in _OF_DIRECTORIES:
             function.can_block_predicate = lambda *_, **__: True
-        for module in ("testing/agent.py", "testing/_frontend_node.py"):
+        for module in ("testing/agent.py", "testing/_frontend_node.py", "testing/_policy_node.py"):
             function.can_block_in(f"hardpoint/{module}", _OURS)
     plain, tool.BlockingError = tool.BlockingError, Seen  # type: ignore[misc, assignment]
     buster.activate()
@@ -179,6 +181,13 @@ def watching_for_blocking(made: type) -> Iterator[list[str]]:
     finally:
         buster.deactivate()
         tool.BlockingError = plain  # type: ignore[misc]
+
+
+def _home(made: type) -> ModuleType:
+    """Return the package that a plugin is all of."""
+    words = made.__module__.split(".")
+    home = ".".join(words[:3] if words[0] == "hardpoint" else words[:1])
+    return sys.modules.get(home) or sys.modules[made.__module__]
 
 
 _OF_DIRECTORIES = frozenset(
