@@ -22,6 +22,8 @@ COMMANDS = {
     "attributes": "the attribute reference of the installed drivers",
     "plugins": "what is installed, what runs, and why the rest does not",
     "holds": "which claim holds which device",
+    "grant": "give devices to Kubernetes under an allocation, by a hold file",
+    "revoke": "take back what was granted under an allocation",
     "quarantine": "devices that a driver could not give back, and how to clear them",
     "doctor": "look for what keeps this node from working",
     "demo": "publish this machine to an embedded cluster and walk one claim through",

@@ -21,7 +21,7 @@ SUFFIXES = (SUFFIX, ".yaml", ".yml")
 """What runtimes read; of these, JSON is what is understood here."""
 LARGEST = 1 << 20
 """Bytes: a file that grants 64 devices has 40 KiB."""
-ALLOCATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+ALLOCATION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _REFUSED_ENV = ("NVIDIA_VISIBLE_DEVICES", "CGROUP_PARENT")
 """By the first a container gets more than its part of the allocation; the second is no runtime's to
 honour for a pod."""
@@ -110,7 +110,9 @@ def _identity(document: Any) -> tuple[str, Mapping[str, Any]]:
 def _allocation(annotations: Mapping[str, Any], name: str, settings: CdiGrantsSettings) -> str:
     found = annotations.get(settings.allocation_key, named_allocation(name, settings))
     if not isinstance(found, str) or not ALLOCATION.fullmatch(found):
-        raise Bad("it has no allocation id of 1 to 128 letters, digits, dots, _ and -")
+        raise Bad(
+            "it has no allocation id: 1 to 128 letters and digits, with dots, _ and - between"
+        )
     return found
 
 

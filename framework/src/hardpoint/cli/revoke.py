@@ -1,0 +1,90 @@
+"""``hardpoint revoke``: take back what ``hardpoint grant`` gave."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hardpoint import files
+from hardpoint._core.state import agent_runs
+from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.grant import grants_settings
+from hardpoint.cli.output import as_json, fail
+from hardpoint.grants import Outcome
+from hardpoint.policies.cdi_grants.reports import Reports
+from hardpoint.policies.cdi_grants.writing import find
+
+_LOOK_EVERY = 0.25
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings(parser)
+    add_json(parser)
+    parser.add_argument("allocation", help="the id that it was granted under")
+    parser.add_argument(
+        "--wait", action="store_true", help="until nobody can be using the devices any more"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait at most (default: %(default)g)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Remove a hold file; with ``--wait``, wait for the agent's report of the release."""
+    settings = settings_of(arguments)
+    own = grants_settings(settings)
+    reports = Reports(own.reports or settings.paths.state / "grants")
+    before = reports.read(arguments.allocation)
+    path = find(own, arguments.allocation)
+    files.remove(path)
+    said: dict[str, Any] = {"allocation": arguments.allocation, "file": str(path)}
+    if not arguments.json:
+        print(f"{path} is removed.", flush=True)
+    if not arguments.wait:
+        if arguments.json:
+            as_json(said)
+        return 0
+    if not agent_runs(settings.paths.state):
+        print(
+            f"hardpoint: note: no agent runs with {settings.paths.state}; it is released once one "
+            "does",
+            file=sys.stderr,
+        )
+    return _waited(arguments, reports, before, said)
+
+
+def _waited(
+    arguments: argparse.Namespace,
+    reports: Reports,
+    before: Mapping[str, Any],
+    said: dict[str, Any],
+) -> int:
+    if before.get("outcome", Outcome.IN_FORCE) != Outcome.IN_FORCE:
+        return _end(arguments, said, f"It was never in force: {before.get('reason', '')}")
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        now = reports.read(arguments.allocation)
+        if now.get("released") and now != before:
+            return _end(arguments, {**said, "released": now}, "Nobody can be using it any more.")
+        if time.monotonic() >= deadline:
+            return fail(
+                f"allocation {arguments.allocation} was not released within "
+                f"{arguments.timeout:g} s; `hardpoint status` says who may be using it"
+            )
+        time.sleep(_LOOK_EVERY)
+
+
+def _end(arguments: argparse.Namespace, said: Mapping[str, Any], sentence: str) -> int:
+    if arguments.json:
+        as_json(said)
+    else:
+        print(sentence)
+    return 0
