@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest
 from hardpoint.grants import Grant, NodeCondition, Release
-from hardpoint.model import Claim, ClaimKey, Domain, Event, Hold, Offer, PreparedDevice
+from hardpoint.model import (
+    Claim,
+    ClaimKey,
+    Device,
+    Domain,
+    Event,
+    Hold,
+    Offer,
+    PreparedDevice,
+)
 from hardpoint.node import Node
 
 if TYPE_CHECKING:
@@ -99,6 +108,9 @@ class Agent(Protocol):
 
     def grants(self) -> tuple[Grant, ...]:
         """Every grant that is in force."""
+
+    def governed(self) -> tuple[Device, ...]:
+        """Every device of the node whose kind a running grant source governs, offered or not."""
 
     def releases(self) -> tuple[Release, ...]:
         """Every release that is not over: of grants that ended, of a drain, of what is outside."""

@@ -19,9 +19,10 @@ from hardpoint._core.reaper import Reaper, Surroundings, Timings, timings_of
 from hardpoint._core.relay import Relay
 from hardpoint._core.releases import Releases
 from hardpoint._core.revoked import Granted
+from hardpoint._core.scanner import Scanner
 from hardpoint._core.signals import Signal
 from hardpoint.grants import Grant, NodeCondition, Release
-from hardpoint.model import Event, Offer, Offered, Veto
+from hardpoint.model import Device, Event, Offer, Offered, Veto
 
 _log = logging.getLogger("hardpoint.policies")
 
@@ -216,10 +217,17 @@ class PolicyFace:
     """The part of ``hardpoint.agent.Agent`` that policies use; a base of the agent."""
 
     policies: PolicySide
+    _scanner: Scanner
 
     def grants(self) -> tuple[Grant, ...]:
         """Every grant that is in force."""
         return self.policies.granting.in_force()
+
+    def governed(self) -> tuple[Device, ...]:
+        """Every device of the node whose kind a running grant source governs."""
+        governs = self.policies.granting.governs
+        listed = (one for each in self._scanner.listings.values() for one in each.devices)
+        return tuple(one for one in listed if governs(one.kind))
 
     def releases(self) -> tuple[Release, ...]:
         """Every release that is not over."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 import anyio
 
 from hardpoint.grants import Grant, NodeCondition, Release
+from hardpoint.model import Device
 
 
 class FakeState:
@@ -17,6 +18,8 @@ class FakeState:
     releasing: tuple[Release, ...] = ()
     earned: Mapping[str, str] = {}
     """What drivers answer to ``label_node``."""
+    governing: tuple[Device, ...] = ()
+    """Devices whose kind a grant source governs."""
     withdrawn: str = ""
     """Why nothing is offered."""
 
@@ -31,11 +34,13 @@ class FakeState:
         granted: Iterable[Grant] | None = None,
         releasing: Iterable[Release] | None = None,
         earned: Mapping[str, str] | None = None,
+        governed: Iterable[Device] | None = None,
     ) -> None:
         """Change what is so, and wake who waits for changes."""
         self.granted = self.granted if granted is None else tuple(granted)
         self.releasing = self.releasing if releasing is None else tuple(releasing)
         self.earned = self.earned if earned is None else dict(earned)
+        self.governing = self.governing if governed is None else tuple(governed)
         self._alter()
 
     def _alter(self) -> None:
@@ -47,6 +52,10 @@ class FakeState:
     def grants(self) -> tuple[Grant, ...]:
         """Every grant that is in force."""
         return self.granted
+
+    def governed(self) -> tuple[Device, ...]:
+        """Every device whose kind a grant source governs."""
+        return self.governing
 
     def releases(self) -> tuple[Release, ...]:
         """Every release that is not over."""
