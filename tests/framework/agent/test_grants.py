@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
-from hardpoint import GrantedDevice
+from hardpoint import Device, GrantedDevice, Node, hookimpl
 from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
+from hardpoint._core.discovery import Plugin
 from hardpoint._core.ledger import Ledger
-from hardpoint.errors import HoldDenied
+from hardpoint.errors import HoldDenied, HoldFailed
 from hardpoint.grants import Grant
 from hardpoint.model import DeviceNode
 
@@ -400,3 +402,68 @@ async def test_a_claim_admitted_a_moment_before_the_release_began_takes_nothing(
 
         with pytest.raises(HoldDenied, match="not granted under allocation a-1 any more"):
             await ledger.take(wanted, [one.want for one in admitted], "boot")
+
+
+class _SlowDriver:
+    """Lists nothing before a test lets it."""
+
+    let = threading.Event()
+
+    def __init__(self, node: Node, settings: None) -> None: ...
+
+    @hookimpl
+    def publish_devices(self) -> list[Device]:
+        self.let.wait(10)
+        return [Device(name="late0", kind="radio")]
+
+
+async def test_a_grant_of_a_slow_drivers_device_is_not_refused_before_it_has_answered(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "late0")]
+    _SlowDriver.let.clear()
+    slow = Plugin("driver", "slow", loaded=_SlowDriver)
+    async with granting(world, played, slow) as agent:
+        assert agent.offer.complete
+        await agent.policies.granting.settle()
+        assert (offered(agent), played.told) == ({}, [])
+
+        _SlowDriver.let.set()
+
+        await until_so(agent, lambda: offered(agent) == {"late0": "a-1"})
+        await until_so(agent, lambda: played.told == [("a-1", "in-force")])
+
+
+async def test_a_claim_is_not_answered_once_the_last_grant_is_gone_though_that_is_in_doubt(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        played.grants = []
+        wanted = under("a-1", "radio0")
+
+        with pytest.raises(HoldFailed, match="may have ended"):
+            await agent.prepare(wanted.key, reading(wanted))
+
+        assert offered(agent) == {"radio0": "a-1"}
+        assert not agent.holds()
+
+
+async def test_what_was_held_under_a_grant_stays_when_no_source_governs_its_kind_any_more(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    held = under("a-1", "radio0")
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        answer = await agent.prepare(held.key, reading(held))
+    async with world.agent() as agent:
+        await agent._broker.refresh(agent.offer)
+        (file,) = world.paths.cdi.glob("*.json")
+        assert "/dev/radio0" in file.read_text()
+        assert await agent.prepare(held.key, reading(held)) == answer
+        assert not agent.releases()

@@ -320,6 +320,7 @@ class HardpointAgent(PolicyFace):
         _log.info("this agent writes node=%s", self.node.name)
         self._reporter.touch()
         self._stale_files.set()
+        self._offering.touch()
 
     async def _refresh_files(self) -> None:
         """Let CDI files follow the offer, beside it: a driver that hangs must not hold that up."""

@@ -38,7 +38,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint._core.lost import Lost
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
-from hardpoint.errors import HardpointError, HoldDenied, LedgerError
+from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Offered, Withheld
 
@@ -61,7 +61,9 @@ class _Answer:
 
     grants: tuple[Grant, ...] | None = None
     why: str = ""
+    """Why what is known stands; empty where the answer does."""
     empty_since: float | None = None
+    """Since when it states none of the grants that it had, which is not believed yet."""
 
 
 class Granting:
@@ -84,7 +86,9 @@ class Granting:
         self._conditions, self._writing, self._touch = conditions, writing, touch
         self._clock, self._ticks = clock, ticks
         self._answers: dict[str, _Answer] = {s: _Answer() for s in relay.implementations(HOOK)}
-        self._asked = False
+        self._asking = anyio.Lock()
+        self._begun = self._ended = 0
+        """Readings of all sources, counted."""
         self._applied: dict[str, Stated] = {}
         """What the sources said when the last offer was made."""
         self._made = anyio.Event()
@@ -106,11 +110,11 @@ class Granting:
     @property
     def known(self) -> bool:
         """True while every source's last answer was good: without that nobody may be reaped."""
-        return self._asked and not any(one.why for one in self._answers.values())
+        return bool(self._ended) and not any(one.why for one in self._answers.values())
 
     def in_force(self) -> tuple[Grant, ...]:
         """Return every grant that is in force."""
-        return tuple(known.grant for known in self.book.grants if known.outcome.in_force)
+        return tuple(known.grant for known in self.book.grants if known.devices)
 
     def entry(self, record: Record) -> GrantedDevice | None:
         """Return how the grant names a device that is held under it."""
@@ -158,28 +162,39 @@ class Granting:
             return
         await self.ask()
         stated = {g.allocation for one in self._stated().values() for g in one.grants or ()}
-        unsure = {g.grant.allocation for g in self.book.grants if self._is_unsure(g.grant.source)}
+        source_of = {known.grant.allocation: known.grant.source for known in self.book.grants}
         for one in granted:
-            if one.allocation not in stated | unsure:
+            if one.allocation in stated:
+                continue
+            answer = self._answers.get(source_of.get(one.allocation, ""))
+            if answer is not None and answer.empty_since is not None:
+                why = f"device {one.name}: its grant may have ended, which is being looked at"
+                raise HoldFailed(why, reason="try-again")
+            if answer is None or not answer.why:
                 self._touch()
                 raise HoldDenied(
                     f"device {one.name} is not granted under allocation {one.allocation} any more",
                     reason="revoked",
                 )
 
-    def _is_unsure(self, source: str) -> bool:
-        answer = self._answers.get(source)
-        return answer is not None and bool(answer.why)
-
     # -- asking -----------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask every source now."""
-        async with anyio.create_task_group() as tasks:
-            for source in self._answers:
-                tasks.start_soon(self._ask, source)
-        self._asked = True
-        unreadable = [f"{s.partition('/')[2]}: {a.why}" for s, a in self._answers.items() if a.why]
+        """Ask every source now; who asks meanwhile shares the reading that begins next."""
+        wanted = self._begun + 1
+        async with self._asking:
+            if self._ended >= wanted:
+                return
+            self._begun += 1
+            async with anyio.create_task_group() as tasks:
+                for source in self._answers:
+                    tasks.start_soon(self._ask, source)
+            self._ended = self._begun
+        unreadable = [
+            f"{source.partition('/')[2]}: {answer.why}"
+            for source, answer in self._answers.items()
+            if answer.why and answer.empty_since is None
+        ]
         message = "what is granted cannot be read, what is known stands: " + "; ".join(unreadable)
         self._conditions.set(UNREADABLE, "SourceUnreadable", message if unreadable else "")
 
@@ -189,7 +204,7 @@ class Granting:
             found: tuple[Grant, ...] = await self._relay.plugin(HOOK, source, agent=self._agent)
             grants = _checked(source, found)
         except HardpointError as error:
-            answer.why = str(error)
+            answer.why, answer.empty_since = str(error), None
             return
         if grants or not self._has_grants(source):
             answer.grants, answer.why, answer.empty_since = grants, "", None
@@ -201,7 +216,7 @@ class Granting:
         if now - answer.empty_since < CONFIRM_AFTER:
             answer.why = "all its grants are gone at once, which a second look has to confirm"
             return
-        answer.grants, answer.why = (), ""
+        answer.grants, answer.why, answer.empty_since = (), "", None
 
     def _has_grants(self, source: str) -> bool:
         return any(known.grant.source == source and known.devices for known in self.book.grants)
@@ -243,7 +258,7 @@ class Granting:
         Where nothing can be written no new grant is offered; one that ended is withdrawn all the
         same.
         """
-        if not self._asked:
+        if not self._ended:
             await self.ask()
         stated = self._stated()
         devices = [

@@ -40,6 +40,8 @@ _log = logging.getLogger("hardpoint.offer")
 
 FIRST = 1.0
 """Seconds that a hung driver may delay the others' first publish."""
+PATIENT = 60.0
+"""Seconds that a driver is waited for before a grant that names a device of its own is refused."""
 CHECK_EVERY = 60.0
 _CHECKS_AT_ONCE = 4
 _AGAIN = 5.0
@@ -81,6 +83,7 @@ class Offering:
         self.health: dict[tuple[str, str], Health] = {}
         """By driver and device name."""
         self._judged: dict[str, Judged] = {}
+        self._began = clock()
         self._said: dict[str, str] = {}
         self._vetoes: dict[str, tuple[Veto, ...]] = {}
         self._first_second_over = False
@@ -129,6 +132,8 @@ class Offering:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._first_second)
             tasks.start_soon(self._check_loop)
+            if self._grants is not None:
+                self._relay.later(PATIENT, self.touch)
             while True:
                 await self._dirty.wait()
                 self._dirty = anyio.Event()
@@ -180,7 +185,8 @@ class Offering:
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
         complete = self._scanner.complete or self._first_second_over
         if self._grants is not None:
-            built = await self._grants(built, complete=complete)
+            patient = now - self._began < PATIENT
+            built = await self._grants(built, complete=self._scanner.complete or not patient)
         reasons = await self._reasons(built, complete=complete)
         return as_offer(vetoed(built, reasons), self.offer, complete=complete)
 

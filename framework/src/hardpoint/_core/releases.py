@@ -296,9 +296,10 @@ class Releases:
         )
 
     def _say_stuck(self) -> None:
-        now, said = self._clock(), []
+        now, ticks, said = self._clock(), self._ticks(), []
         for known in self._known():
-            if known.over or now - known.since < STUCK_AFTER:
+            seen = ticks - self._left.get(known.id, ticks)  # a clock that was set back hides none
+            if known.over or max(now - known.since, seen) < STUCK_AFTER:
                 continue
             devices = ", ".join(one.device.name for one in known.devices)
             users = "; ".join(self.users.get(known.id, ())[:3]) or "that is not known yet"
@@ -331,16 +332,20 @@ class Releases:
                 keep_release(db, drain)
 
         await self._ledger.write(work)
+        self._report(Event(name="node-withdrawn", message=why, warning=True))
         await self._changed()
 
     async def resume(self) -> None:
         """Offer again. Raises ``LedgerError``."""
+        if not (await self._granting.read()).withdrawn:
+            return
 
         def work(db: sqlite3.Connection) -> None:
             withdraw(db, "")
             forget_release(db, DRAIN)
 
         await self._ledger.write(work)
+        self._report(Event(name="node-resumed", message="what may be offered is offered again"))
         await self._changed()
 
     async def _changed(self) -> None:

@@ -43,9 +43,10 @@ def standing(record: Record, offer: Offer) -> tuple[Standing, Device]:
 def _granted(record: Record, allocation: str) -> Standing:
     """Say whether what a device was taken under is what it is offered under.
 
+    One that is offered under none is of a kind that no source governs, or governs any more.
     Of a claim that was found in a CDI file alone nobody knows the grant before it is prepared anew.
     """
-    if record.allotment.allocation == allocation:
+    if allocation in ("", record.allotment.allocation):
         return Standing.PRESENT
     unknown = record.rebuilt and not record.allotment.allocation
     return Standing.UNKNOWN if unknown else Standing.WITHHELD
