@@ -20,7 +20,7 @@ from hardpoint.allocation import Assignment
 from hardpoint.errors import HardpointError, KubeError
 from hardpoint.grants import Release
 from hardpoint.kubelet.pods import PodUse
-from hardpoint.model import ClaimKey, Domain
+from hardpoint.model import Domain
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
@@ -183,27 +183,25 @@ class Holding:
     ) -> Iterator[tuple[PodId, Had]]:
         yield from _listed(facts, PodList.of(pods))
         for record in facts.records:
-            had = had_by(record, facts)
-            for pod in found.pods.get(record.claim.uid, ()) if had is not None else ():
-                yield pod, had  # type: ignore[misc]  # it is not None
+            yield from _each(found.pods.get(record.claim.uid, ()), had_by(record, facts))
         for one in self._unknown:
             had = facts.of_claim(one.namespace, one.claim, one.driver, one.device)
-            for pod in one.pods if had is not None else ():
-                yield pod, had  # type: ignore[misc]
+            yield from _each(one.pods, had)
 
 
 def _listed(facts: Facts, pods: PodList) -> Iterator[tuple[PodId, Had]]:
     """Yield what the kubelet lists: it says no UIDs."""
     for (resource, id_), users in pods.ids.items():
-        had = facts.of_id(resource, id_)
-        if had is not None:
-            for user in users:
-                yield PodId(user.namespace, user.pod, ""), had
+        named = (PodId(user.namespace, user.pod, "") for user in users)
+        yield from _each(named, facts.of_id(resource, id_))
     for key, users in pods.claims.items():
-        had = facts.of_claim(*key)
-        if had is not None:
-            for user in users:
-                yield PodId(user.namespace, user.pod, ""), had
+        named = (PodId(user.namespace, user.pod, "") for user in users)
+        yield from _each(named, facts.of_claim(*key))
+
+
+def _each(pods: Iterable[PodId], had: Had | None) -> Iterator[tuple[PodId, Had]]:
+    if had is not None:
+        yield from ((pod, had) for pod in pods)
 
 
 def _governed_drivers(facts: Facts) -> frozenset[str]:
@@ -220,4 +218,4 @@ def _overstay(note: _Notes, twice: bool) -> Overstay:
     )
 
 
-__all__ = ["ClaimKey", "Granted", "Holding", "Known", "Overstay", "PodName", "View"]
+__all__ = ["Holding", "Known", "Overstay", "PodName", "View"]

@@ -297,8 +297,10 @@ class Reaper:
 
     def _say(self, event: str, name: PodName, overstay: Overstay, what: str) -> None:
         pod, devices = "/".join(name), ", ".join(overstay.devices)
-        facts = {"pod": pod, "devices": devices, "release": str(overstay.releases[-1])}
-        message = f"pod {pod} has {devices}: {what}"
+        release = overstay.releases[-1]
+        facts = {"pod": pod, "devices": devices, "allocation": release.allocation}
+        about = "outside every grant" if release.source == ORPHAN else str(release)
+        message = f"pod {pod} has {devices} ({about}): {what}"
         self._around.report(Event(name=event, message=message, facts=facts, warning=True))
 
 

@@ -124,8 +124,9 @@ class PodReaper:
             return ReapResult(Reaped.SPARED, "another pod has its name by now")
         if not there:
             return ReapResult(Reaped.GONE, "there is no such pod")
-        why = f"it has {', '.join(pod.devices)}, which it must not have any more ({release})"
-        await _tell(kube, found, self.node.name, f"Deleted: {why}")
+        under = f" of allocation {release.allocation}" if release.allocation else ""
+        why = f"it has {', '.join(pod.devices)}{under}, which it must not have any more"
+        await _tell(kube, found, self.node.name, f"deleted: {why}")
         return ReapResult(Reaped.DELETED, f"with a grace of {grace} s")
 
     # -- pods that were never admitted ------------------------------------------------------------
@@ -239,9 +240,9 @@ def _too_young(found: Pod, since: float, *, known: bool) -> ReapResult | None:
         return ReapResult(Reaped.SPARED, "it was created after the release began")
     if known:
         return None
-    if started is None:
+    if started is None and found.status.phase != "Running":
         return ReapResult(Reaped.LATER, "its kubelet does not say that it has started")
-    if started > since + _SLACK:
+    if started is not None and started > since + _SLACK:
         return ReapResult(Reaped.SPARED, "it started after the release began")
     return None
 

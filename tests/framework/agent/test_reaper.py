@@ -1,0 +1,758 @@
+"""Who holds what they must not, when they are reaped, and who never is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from reaper_world import DOMAIN, GPU, Asked, ReaperWorld, Watching, gpu, reaping, record
+
+from hardpoint._core.reaper import Timings, timings_of
+from hardpoint.allocation import Assignment, allocation_key
+from hardpoint.contract import hookimpl
+from hardpoint.errors import Refuse, TryAgain
+from hardpoint.grants import HoldingPod, Reaped, ReapResult, Release
+from hardpoint.kubelet.pods import HeldResource, PodUse
+from hardpoint.model import ClaimKey, Domain, Verdict
+from hardpoint.testing.api_server import FakeApiServer
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ReaperWorld]:
+    async with FakeApiServer() as server:
+        server.add_node("node-1")
+        made = ReaperWorld(server)
+        made.pods.has("bystander")
+        yield made
+
+
+async def reaped(one: Watching, after: float = 30.0) -> list[tuple[str, str, int]]:
+    """Look now and once more after a while; return whom the policy was asked about."""
+    await one.look()
+    await one.look(after)
+    return list(one.policy.calls)
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+async def test_a_pod_has_thirty_seconds_to_let_go(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        await one.look(after=29.9)
+        assert one.policy.calls == []
+        await one.look(after=0.2)
+        assert one.policy.calls == [("train", "a1", 1)]
+
+
+async def test_who_holds_on_is_tried_again_each_minute(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        await one.look(after=59.0)
+        assert len(one.policy.calls) == 1
+        await one.look(after=1.0)
+        await one.look(after=60.0)
+        assert [attempt for _, _, attempt in one.policy.calls] == [1, 2, 3]
+
+
+async def test_who_lets_go_in_time_is_left_alone_and_the_release_looked_at(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.gone("train")
+        await one.look(after=30)
+        assert one.policy.calls == []
+        assert world.left == 1
+
+
+async def test_who_comes_back_has_thirty_seconds_again(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.pods.has("train")
+        await one.look(after=20)
+        world.pods.has("train", "gpu0@a1")
+        await one.look(after=20)
+        await one.look(after=29)
+        assert one.policy.calls == []
+
+
+async def test_a_new_process_begins_again_and_the_release_keeps_its_date(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    release = world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+    world.clock.advance(300)
+    async with reaping(world, Asked) as one:
+        await one.look()
+        assert one.policy.calls == []
+        await one.look(after=30)
+        assert one.policy.releases == [release]
+
+
+async def test_the_wall_clock_may_jump_either_way(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.jump = 86400.0
+        await one.look(after=10)
+        world.jump = -86400.0
+        await one.look(after=10)
+        assert one.policy.calls == []
+        await one.look(after=10)
+        assert len(one.policy.calls) == 1
+
+
+async def test_a_policy_may_say_when(world: ReaperWorld) -> None:
+    class Patient(Asked):
+        first_after_s, again_after_s = 120.0, 600
+
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Patient) as one:
+        assert await reaped(one, 119) == []
+        await one.look(after=1)
+        await one.look(after=599)
+        assert len(one.policy.calls) == 1
+        await one.look(after=1)
+        assert len(one.policy.calls) == 2
+
+
+@pytest.mark.parametrize("bad", [0, -1, "30", None, float("nan")])
+def test_timings_that_are_none_leave_the_defaults(bad: Any) -> None:
+    class Odd:
+        first_after_s, again_after_s = bad, 60.0
+
+    assert timings_of([Odd(), object()]) == Timings()
+
+
+async def test_a_policy_that_could_not_do_it_now_is_asked_soon_again(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.answer = ReapResult(Reaped.LATER, "too many in a minute")
+        await reaped(one)
+        await one.look(after=10)
+        assert one.policy.calls == [("train", "a1", 1), ("train", "a1", 1)]
+        assert world.told("pod-not-reaped-yet") == ["ns/train"]
+
+
+async def test_one_that_is_spared_stays_at_the_first_attempt_and_is_told_once(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.answer = ReapResult(Reaped.SPARED, "it is a static pod")
+        await reaped(one)
+        await one.look(after=10)
+        await one.look(after=50)
+        assert one.policy.calls == [("train", "a1", 1), ("train", "a1", 1)]
+        assert world.told("pod-spared") == ["ns/train"]
+
+
+async def test_what_is_going_on_is_told(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+    assert [(e.name, e.warning) for e in world.events] == [
+        ("pod-overstays", True),
+        ("pod-reaped", True),
+    ]
+    assert world.events[1].message == (
+        "pod ns/train has gpu0 (release of a1): attempt 1: so a test says"
+    )
+
+
+async def test_a_pod_with_several_devices_is_deleted_once(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1", "gpu1@a2")
+    world.revoke("gpu0", "a1")
+    world.clock.advance(5)
+    world.revoke("gpu1", "a2")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        assert one.policy.calls == [("train", "a2", 1)]
+        assert one.policy.pods[0].devices == ("gpu0", "gpu1")
+
+
+async def test_run_looks_by_itself(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one, anyio.create_task_group() as tasks:
+        tasks.start_soon(one.reaper.run)
+        with anyio.fail_after(10):
+            while not world.told("pod-overstays"):
+                one.reaper.wake()
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+# -- what nobody may have -------------------------------------------------------------------------
+
+
+async def test_an_id_of_a_grant_may_be_had(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1", "gpu1::3@a1")
+    world.grant("gpu0", "a1")
+    world.grant("gpu1", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+        assert one.reaper.orphans() == ()
+
+
+@pytest.mark.parametrize("id_", ["gpu0@old", "gpu0::2@old", "gpu0"])
+async def test_an_id_outside_every_grant_is_an_orphan(world: ReaperWorld, id_: str) -> None:
+    world.pod("train", id_)
+    world.grant("gpu0", "new")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        (orphan,) = one.reaper.orphans()
+        began = world.wall()
+        await one.look(after=30)
+    assert (orphan.source, orphan.names, orphan.since) == ("orphan", ("gpu0",), began)
+    assert orphan.allocation == ("old" if "@" in id_ else "")
+    assert "outside every grant" in world.events[0].message
+    assert one.policy.releases == [orphan]
+
+
+async def test_an_orphan_keeps_its_id_and_date_and_goes_with_its_holder(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@old")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        first = one.reaper.orphans()
+        await one.look(after=20)
+        assert one.reaper.orphans() == first
+        world.gone("train")
+        await one.look(after=1)
+        assert one.reaper.orphans() == ()
+    async with reaping(world, Asked) as one:
+        world.pod("train", "gpu0@old")
+        await one.look(after=5)
+        assert [o.id for o in one.reaper.orphans()] == [o.id for o in first]
+
+
+async def test_it_goes_on_after_the_node_stopped_offering_anything(world: ReaperWorld) -> None:
+    """Not even the driver runs any more: the resource says the kind of what was granted."""
+    world.pod("train", "gpu0@old")
+    world.devices.clear()
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "old", 1)]
+
+
+async def test_a_resource_of_the_admins_is_known_from_what_was_announced(
+    world: ReaperWorld,
+) -> None:
+    world.pods.has("train", "gpu0@old", "gpu1@old", resource="example.com/fast")
+    assignment = Assignment(
+        resource="example.com/fast", id="gpu0@new", device="gpu0", domain=DOMAIN, allocation="new"
+    )
+    world.announced["example.com/fast", "gpu0@new"] = assignment
+    world.grant("gpu1", "old")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        assert [pod.devices for pod in one.policy.pods] == [("gpu0",)]
+
+
+async def test_an_announced_id_without_its_grant_is_one_nobody_may_have(
+    world: ReaperWorld,
+) -> None:
+    world.pods.has("train", "short", resource="example.com/fast")
+    world.announced["example.com/fast", "short"] = Assignment(
+        resource="example.com/fast", id="short", device="gpu0", domain=DOMAIN, allocation="a1"
+    )
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+        world.revoke("gpu0", "a1")
+        assert await reaped(one) == [("train", "a1", 1)]
+
+
+async def test_the_ledger_knows_what_an_id_of_a_strangers_resource_is(world: ReaperWorld) -> None:
+    world.pods.has("train", "x1", resource="acme.example/thing")
+    world.hold("x1", gpu("gpu0"), "a1", resource="acme.example/thing")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "a1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "id_"),
+    [
+        ("nvidia.com/gpu", "gpu0@old"),  # not ours
+        (GPU, "gpu7"),  # no device that is known, and no grant in its name
+        (GPU, "@old"),
+        (GPU, "gpu0@"),
+        (GPU, "GPU 0@old"),
+        (GPU, ""),
+        ("hardpoint.dev/radio", "radio0@old"),  # no source governs radios
+        ("example.com/fast", "gpu7@old"),  # a resource of an admin's does not say the kind
+    ],
+)
+async def test_what_stands_for_nothing_governed_is_left_alone(
+    world: ReaperWorld, resource: str, id_: str
+) -> None:
+    world.pods.has("train", id_, resource=resource)
+    world.announced["example.com/fast", "x"] = Assignment(
+        resource="example.com/fast", id="x", device="gpu0", domain=DOMAIN
+    )
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+
+
+async def test_where_no_source_governs_nobody_is_reaped(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1", "gpu1")
+    world.revoke("gpu0", "a1")
+    world.governed.clear()
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+
+
+async def test_a_node_that_is_handed_back_frees_what_nobody_governs_too(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0")
+    world.pod("play", "gpu1")
+    world.governed.clear()
+    world.revoke("gpu0", "", source="drain")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "", 1)]
+
+
+async def test_a_drain_wins_over_a_grant_that_is_in_force(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "", source="drain")
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "", 1)]
+
+
+async def test_an_allocation_that_is_granted_again_is_nobodys_to_take(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.grant("gpu0", "a1")  # its release is still pending
+        await one.look(after=30)
+        assert one.policy.calls == []
+
+
+async def test_a_release_is_about_the_devices_of_its_own_domain(world: ReaperWorld) -> None:
+    other = Domain.named("other.example")
+    world.domains = (DOMAIN, other)
+    key = allocation_key("other.example/gpu", "gpu0", other.dra_driver)
+    world.records.append(record(gpu("gpu0", kind="radio"), key))
+    world.pods.has("listen", "gpu0", resource="other.example/gpu")
+    world.revoke("gpu0", "a1")
+    world.releases[0] = Release(
+        id="d",
+        allocation="",
+        source="drain",
+        devices=(gpu("gpu0"),),
+        since=world.wall(),
+        dra_drivers=(DOMAIN.dra_driver,),
+    )
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+# -- claims ---------------------------------------------------------------------------------------
+
+
+async def test_a_pod_is_found_through_its_claim_though_no_kubelet_lists_it(
+    world: ReaperWorld,
+) -> None:
+    uid = world.api_pod("train")
+    world.api_pod("another")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "a1", 1)]
+        assert one.policy.pods[0].uids == (uid,)
+
+
+async def test_a_claim_under_a_grant_asks_the_api_server_for_nothing(world: ReaperWorld) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.connects = 0
+        await one.look(after=30)
+        assert (one.policy.calls, world.connects) == ([], 0)
+
+
+async def test_a_claim_of_the_same_name_and_another_uid_is_another(world: ReaperWorld) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu1", "a2", pods=[("train", uid)], written=False)
+    world.records.append(
+        record(gpu("gpu0"), ClaimKey("old-uid", "ns", "claim", DOMAIN.dra_driver), "a1")
+    )
+    world.grant("gpu1", "a2")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_pods_that_have_ended_or_are_elsewhere_hold_no_claim(world: ReaperWorld) -> None:
+    world.server.add_node("node-2")
+    ended = world.api_pod("ended", status={"phase": "Succeeded"})
+    elsewhere = world.api_pod("elsewhere", node="node-2")
+    world.claim("claim", "gpu0", "a1", pods=[("ended", ended), ("elsewhere", elsewhere)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_a_pod_group_reserves_for_the_pods_that_name_the_claim(world: ReaperWorld) -> None:
+    statuses = [{"name": "gpu", "resourceClaimName": "claim"}]
+    uid = world.api_pod("member", status={"phase": "Running", "resourceClaimStatuses": statuses})
+    world.api_pod("another")
+    world.claim("claim", "gpu0", "a1", groups=["gang"])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("member", "a1", 1)]
+        assert one.policy.pods[0].uids == (uid,)
+
+
+@pytest.mark.field_case("B23")
+async def test_a_claim_for_an_extended_resource_is_named_in_the_status_alone(
+    world: ReaperWorld,
+) -> None:
+    extended = {"resourceClaimName": "train-extended", "requestMappings": []}
+    uid = world.api_pod("train", status={"extendedResourceClaimStatus": extended})
+    world.claim("train-extended", "gpu0", "a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "a1", 1)]
+        assert one.policy.pods[0].uids == (uid,)
+
+
+async def test_a_kubelet_that_lists_devices_of_claims_is_believed(world: ReaperWorld) -> None:
+    published = record(gpu("gpu0"), ClaimKey("u", "ns", "c", "d"), "a1").allotment.published
+    world.pods.claims("train", "claim", published)
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+        world.revoke("gpu0", "a1")
+        assert await reaped(one) == [("train", "a1", 1)]
+
+
+async def test_a_claim_of_a_grant_that_nobody_knows_any_more_is_an_orphan(
+    world: ReaperWorld,
+) -> None:
+    published = record(gpu("gpu0"), ClaimKey("u", "ns", "c", "d"), "forgotten").allotment.published
+    world.pods.claims("train", "claim", published)
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "", 1)]
+        assert [o.names for o in one.reaper.orphans()] == [("gpu0",)]
+
+
+async def test_a_device_whose_own_name_looks_like_a_grants_is_itself(world: ReaperWorld) -> None:
+    world.devices.append(gpu("gpu0-deadbeef", kind="radio"))
+    world.pods.claims("listen", "claim", "gpu0-deadbeef")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_a_hold_that_was_found_again_does_not_say_that_it_had_no_grant(
+    world: ReaperWorld,
+) -> None:
+    uid = world.api_pod("train")
+    key = world.claim("claim", "gpu0", "a1", pods=[("train", uid)], written=False)
+    world.records.append(record(gpu("gpu0"), key, "", rebuilt=True))
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_what_nobody_wrote_down_is_found_in_the_claims_of_running_pods(
+    world: ReaperWorld,
+) -> None:
+    waiting: dict[str, Any] = {"phase": "Pending", "containerStatuses": [], "startTime": None}
+    for name, device, status in (("train", "gpu0", {}), ("waiting", "gpu1", waiting)):
+        claims = [{"name": "gpu", "resourceClaimName": f"{name}-claim"}]
+        uid = world.api_pod(name, status={**status, "resourceClaimStatuses": claims})
+        world.claim(f"{name}-claim", device, "old", pods=[(name, uid)], written=False)
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "", 1)]
+
+
+@pytest.mark.parametrize(
+    "foreign", [{"driver": "gpu.nvidia.com"}, {"pool": "node-2"}, {"driver": "other.example"}]
+)
+async def test_what_is_allocated_of_other_drivers_and_pools_is_not_ours(
+    world: ReaperWorld, foreign: dict[str, str]
+) -> None:
+    claims = [{"name": "gpu", "resourceClaimName": "claim"}]
+    uid = world.api_pod("train", status={"resourceClaimStatuses": claims})
+    world.claim("claim", "gpu0", "old", pods=[("train", uid)], written=False, **foreign)
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+# -- reads that fail ------------------------------------------------------------------------------
+
+
+async def test_nothing_is_reaped_while_the_kubelet_does_not_answer(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.pods.broken = "no such socket"
+        await one.look(after=600)
+        assert one.policy.calls == []
+        assert [entry.source for entry in world.board.entries] == ["reaper"]
+        world.pods.broken = ""
+        await one.look(after=1)
+        assert one.policy.calls == [("train", "a1", 1)]
+        assert world.board.entries == ()
+
+
+async def test_nothing_is_reaped_while_grants_cannot_be_read(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    world.readable = False
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+        assert world.events == []
+
+
+async def test_nothing_is_reaped_while_the_ledger_cannot_be_read(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    world.unreadable_ledger = True
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+
+
+@pytest.mark.parametrize("what", ["pods", "resourceclaims"])
+async def test_who_has_a_claim_is_not_known_while_the_api_server_fails(
+    world: ReaperWorld, what: str
+) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.server.deny("*", what)
+        await one.look(after=40)
+        assert one.policy.calls == []
+        assert [entry.source for entry in world.board.entries] == ["reaper"]
+        assert world.left == 0, "it has not let go: nobody can say"
+        world.server.allow("*", what)
+        await one.look(after=1)
+        assert one.policy.calls == [("train", "a1", 1)]
+
+
+async def test_no_api_server_at_all_is_a_read_that_failed(world: ReaperWorld) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    world.kube_down = True
+    async with reaping(world, Asked) as one:
+        assert await reaped(one, 600) == []
+
+
+# -- the last look --------------------------------------------------------------------------------
+
+
+async def test_the_last_look_sees_that_a_pod_has_let_go(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lambda: world.pods.has("train")
+        await one.look(after=30)
+        assert one.policy.held == [False]
+
+
+@pytest.mark.field_case("J01")
+async def test_the_last_look_sees_that_the_allocation_is_granted_again(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lambda: world.grant("gpu0", "a1")
+        await one.look(after=30)
+        assert one.policy.held == [False]
+
+
+async def test_the_last_look_says_what_cannot_be_read(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        one.policy.answer = ReapResult(Reaped.LATER, "not known")
+        await one.look()
+
+        def breaks(what: str) -> None:
+            world.readable, world.pods.broken = what != "grants", what * (what == "pods")
+
+        for after, what in ((30, "grants"), (10, "pods")):
+            breaks("")
+            world.on_ask = lambda what=what: breaks(what)  # type: ignore[misc]
+            await one.look(after=after)
+        assert ["cannot be read" in str(one.policy.held[0]), "pods" in str(one.policy.held[1])] == [
+            True,
+            True,
+        ]
+
+
+async def test_the_last_look_at_a_claim_needs_the_api_server(world: ReaperWorld) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lambda: world.server.deny("get", "resourceclaims")
+        await one.look(after=30)
+        assert ["403" in str(held) or "forbidden" in str(held) for held in one.policy.held] == [
+            True
+        ]
+
+
+async def test_who_is_not_the_writer_any_more_does_not_reap(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+
+    def lose() -> None:
+        world.writes = False
+
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lose
+        await one.look(after=30)
+        assert one.policy.held == [False]
+
+
+@pytest.mark.parametrize("what", ["writes", "active"])
+async def test_only_the_one_that_writes_and_has_reason_to_looks(
+    world: ReaperWorld, what: str
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        setattr(world, what, False)
+        reads = world.pods.reads
+        await one.look(after=30)
+        assert (world.pods.reads, one.policy.calls, one.reaper.orphans()) == (reads, [], ())
+        setattr(world, what, True)
+        await one.look()
+        await one.look(after=29)
+        assert one.policy.calls == [], "its thirty seconds begin with us"
+
+
+async def test_two_pods_of_one_name_are_told_apart_by_nobody(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.pods.listed["the other"] = PodUse(namespace="ns", name="train")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+        assert world.told("pod-spared") == ["ns/train"]
+
+
+# -- what policies say ----------------------------------------------------------------------------
+
+
+class Keeps:
+    """A policy that keeps pods."""
+
+    def __init__(self, node: Any, settings: Any) -> None: ...
+
+    @hookimpl
+    def admit_reap(self, pod: HoldingPod, release: Release) -> Verdict | None:
+        return Verdict.deny("checkpointing") if pod.name == "train" else None
+
+
+class Breaks:
+    """A policy that fails."""
+
+    def __init__(self, node: Any, settings: Any) -> None: ...
+
+    @hookimpl
+    def admit_reap(self, pod: HoldingPod) -> Verdict | None:
+        raise OSError("broken")
+
+
+async def test_any_denial_wins(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.pod("play", "gpu1@a1")
+    world.revoke("gpu0", "a1")
+    world.revoke("gpu1", "a1")
+    async with reaping(world, Asked, Keeps) as one:
+        assert await reaped(one) == [("play", "a1", 1)]
+        assert [e.message for e in world.events if e.name == "pod-spared"] == [
+            "pod ns/train has gpu0 (release of a1): checkpointing"
+        ]
+
+
+async def test_a_policy_that_fails_denies(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked, Breaks) as one:
+        assert await reaped(one, 600) == []
+
+
+async def test_without_a_policy_that_reaps_it_is_said_and_no_more(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Keeps) as one:
+        world.pod("play", "gpu1@a1")
+        world.revoke("gpu1", "a1")
+        await one.look()
+        await one.look(after=30)
+        assert world.told("pod-not-reaped-yet") == ["ns/play"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [(Refuse("not this one"), "pod-spared"), (TryAgain("not now"), "pod-not-reaped-yet")],
+)
+async def test_a_reaper_may_refuse_or_ask_to_be_asked_again(
+    world: ReaperWorld, raised: Exception, told: str
+) -> None:
+    class Raises:
+        def __init__(self, node: Any, settings: Any) -> None: ...
+
+        @hookimpl
+        async def reap_pod(self) -> ReapResult | None:
+            raise raised
+
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Raises) as one:
+        await one.look()
+        await one.look(after=30)
+        assert world.told(told) == ["ns/train"]
+
+
+async def test_many_are_reaped_at_one_look(world: ReaperWorld) -> None:
+    for number in range(9):
+        world.pods.listed[f"p{number}"] = PodUse(
+            namespace="ns",
+            name=f"p{number}",
+            resources=(HeldResource(container="m", resource=GPU, ids=(f"gpu0@x{number}",)),),
+        )
+    async with reaping(world, Asked) as one:
+        calls = await reaped(one)
+        assert sorted(pod for pod, _, _ in calls) == [f"p{number}" for number in range(9)]
