@@ -66,7 +66,8 @@ class NodeInfo:
 class Node:
     """A Linux machine, real or recorded.
 
-    ``sys``, ``dev``, ``proc`` and ``run`` are roots to look below; ``name`` is the Kubernetes node.
+    ``sys``, ``dev``, ``proc`` and ``run`` are roots to look below; ``name`` is the Kubernetes node,
+    ``kubelet`` and ``device_plugins`` are its kubelet's directories, which need not exist.
     """
 
     def __init__(
@@ -77,10 +78,13 @@ class Node:
         dev: str | Path = "/dev",
         proc: str | Path = "/proc",
         run: str | Path = "/run",
+        kubelet: str | Path = "/var/lib/kubelet",
+        device_plugins: str | Path = "/var/lib/kubelet/device-plugins",
         recorded: bool = False,
     ) -> None:
         self.name = name or socket.gethostname().strip().lower()  # as the kubelet names its node
         self.sys, self.dev, self.proc, self.run = Path(sys), Path(dev), Path(proc), Path(run)
+        self.kubelet, self.device_plugins = Path(kubelet), Path(device_plugins)
         self.recorded = recorded
         """True for a tree that stands for a machine: nothing is written and no uevents come."""
         self.held: Callable[[], Mapping[str, Device]] = dict

@@ -65,5 +65,11 @@ def this_machine(settings: AgentSettings) -> Node:
     """Return the machine that the settings describe."""
     paths = settings.paths
     return Node(
-        name=settings.node_name, sys=paths.sys, dev=paths.dev, proc=paths.proc, run=paths.run
+        name=settings.node_name,
+        sys=paths.sys,
+        dev=paths.dev,
+        proc=paths.proc,
+        run=paths.run,
+        kubelet=paths.kubelet,
+        device_plugins=paths.device_plugins,
     )
