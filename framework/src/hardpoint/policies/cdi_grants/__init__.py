@@ -147,8 +147,10 @@ class CdiGrants:
             target = None if wanted == hold.document else wanted
             if copy != target:
                 self._put(copies, hold.allocation, target, writes=writes)
-        except (OSError, BadValue, TryAgain) as error:
+        except TryAgain as error:
             return _without_ids(grant), str(error)
+        except (OSError, BadValue) as error:
+            return _without_ids(grant), f"its corrected copy cannot be written: {error}"
         if target is None:
             return grant, ""
         return grant_of(replace(hold, document=target), self.settings), ""

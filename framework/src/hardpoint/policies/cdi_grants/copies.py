@@ -36,8 +36,10 @@ class Copies:
         """Return a copy; None where there is none, and an empty one where it cannot be read."""
         try:
             descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError:
+            return {}
         try:
             document = read_spec(self.path(allocation).name, descriptor)
             check(document)

@@ -99,12 +99,12 @@ def _open_directory(path: Path) -> int:
 
 
 def _check_directory(path: Path, status: os.stat_result) -> None:
-    wrong = _distrusted(status)
+    wrong = distrusted(status)
     if wrong:
         raise Unreadable(f"{path} {wrong}: what is in it is nobody's word; chown or chmod it")
 
 
-def _distrusted(status: os.stat_result) -> str:
+def distrusted(status: os.stat_result) -> str:
     """Say why what a file says need not be what root wrote; empty where it must be."""
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to user {status.st_uid}"
@@ -210,7 +210,7 @@ def _check_file(status: os.stat_result) -> None:
         raise Bad("it is a link: put the file itself there")
     if not stat.S_ISREG(status.st_mode):
         raise Bad("it is not a file: remove it")
-    wrong = _distrusted(status)
+    wrong = distrusted(status)
     if wrong:
         raise Bad(f"it {wrong}: chown or chmod it")
     if status.st_size > LARGEST:
