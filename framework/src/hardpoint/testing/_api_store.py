@@ -152,9 +152,12 @@ class Store:
     ) -> Json:
         """Store an object in place of ``old``; nothing happens when nothing is different."""
         metadata, was = body["metadata"], old.body["metadata"]
-        for key in _KEPT:
-            if key in was:
-                metadata[key] = was[key]
+        metadata.update({key: was[key] for key in _KEPT if key in was})
+        return self.alter(kind, old, body, owners, dry)
+
+    def alter(self, kind: Kind, old: Stored, body: Json, owners: Owners, dry: bool = False) -> Json:
+        """Store an object in place of ``old``, whatever of its metadata is another."""
+        metadata, was = body["metadata"], old.body["metadata"]
         if kind.counted and body.get("spec") != old.body.get("spec"):
             metadata["generation"] = was.get("generation", 0) + 1
         if _content(body) == _content(old.body) and owners == old.owners:

@@ -445,11 +445,11 @@ class _Edit:
         self.change(change)
 
     def change(self, change: Callable[[Json], object]) -> None:
-        """Let a function change a copy of the object, and store that."""
+        """Let a function change a copy of the object, and store that: its age and UID, too."""
         old = self._store.get(self._kind, *self._key)
         body = copy.deepcopy(old.body)
         change(body)
-        self._store.update(self._kind, old, body, old.owners)
+        self._store.alter(self._kind, old, body, old.owners)
 
 
 async def _called(act: Callable[[], object] | None) -> None:
