@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from hardpoint._core.codec import dump, load, load_facts
+from hardpoint._core.audits import READ as AUDITS
+from hardpoint._core.audits import Audited, audits_of, keep_audit
+from hardpoint._core.codec import dump, load
 from hardpoint._core.committer import Committer
 from hardpoint._core.grantrows import refuse_ungranted
 from hardpoint._core.records import Reader, Record, Result, Want
@@ -63,31 +65,24 @@ class KeptListing:
     withheld: tuple[Withheld, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """Something that an operator did."""
-
-    at: float
-    who: str
-    what: str
-    facts: Mapping[str, Any]
-
-
 class Ledger:
     """Holds, listings and the audit trail of one node. Close it when done.
 
     Opening blocks: call it in a worker thread. A damaged file is kept aside (``damage``, ``aside``)
     and a new one started, ``rebuilding`` until ``rebuilt()`` is called. Raises ``LedgerTooNew``,
-    ``LedgerUnwritable``, and ``LedgerDamaged`` where another agent still uses the file.
+    ``LedgerUnwritable``, and ``LedgerDamaged`` where another agent still uses the file, or without
+    ``begin``, which is for commands: what was lost is the agent's to find out.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: Path, clock: Callable[[], float] = time.time, *, begin: bool = True
+    ) -> None:
         self._clock = clock
         self._closed = False
         self._watchers: list[Callable[[], None]] = []
         self._on_lost: Callable[[], None] = lambda: None
         self._threads: anyio.CapacityLimiter | None = None
-        self._file = LedgerFile(directory)
+        self._file = LedgerFile(directory, begin=begin)
         self.path, self.damage, self.aside = self._file.path, self._file.damage, self._file.aside
         try:
             self._reader = Reader(self.path)
@@ -154,8 +149,7 @@ class Ledger:
 
     async def audits(self) -> tuple[Audited, ...]:
         """Return what operators did, oldest first."""
-        rows = await self._in_thread(lambda: self._reader.query("SELECT * FROM audit ORDER BY id"))
-        return tuple(Audited(r["at"], r["who"], r["what"], load_facts(r["facts"])) for r in rows)
+        return audits_of(await self._in_thread(lambda: self._reader.query(AUDITS)))
 
     # -- a hold's life ----------------------------------------------------------------------------
 
@@ -353,12 +347,8 @@ class Ledger:
 
     async def audit(self, who: str, what: str, facts: Mapping[str, Any]) -> None:
         """Write down what an operator did."""
-        row = (self._clock(), who, what, dump(dict(facts)))
-        await self._committer.run(
-            lambda db: db.execute(
-                "INSERT INTO audit (at, who, what, facts) VALUES (?, ?, ?, ?)", row
-            )
-        )
+        now = self._clock()
+        await self._committer.run(lambda db: keep_audit(db, now, who, what, facts))
 
     def on_lost(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher`` once the file is not at its path any more; from a thread."""
@@ -448,4 +438,12 @@ def read_records(directory: Path) -> tuple[Record, ...]:
         reader.close()
 
 
-__all__ = ["Audited", "KeptListing", "Ledger", "Record", "Result", "Want", "read_records"]
+__all__ = [
+    "Audited",
+    "KeptListing",
+    "Ledger",
+    "Record",
+    "Result",
+    "Want",
+    "read_records",
+]

@@ -168,15 +168,18 @@ class LedgerFile:
     """The ledger's file, held open against being set aside by another agent.
 
     ``damage`` is what was wrong with the file found at opening, which is then kept as ``aside``;
-    ``fresh`` says that the file is new, because there was none or it was damaged.
+    ``fresh`` says that the file is new, because there was none or it was damaged. Without ``begin``
+    there has to be a good one: only an agent that then asks what was lost may begin anew.
     """
 
-    def __init__(self, directory: Path, steps: Sequence[str] = STEPS) -> None:
+    def __init__(
+        self, directory: Path, steps: Sequence[str] = STEPS, *, begin: bool = True
+    ) -> None:
         self.path = directory / "ledger.db"
         self.damage: LedgerDamaged | None = None
         self.aside: Path | None = None
         self.fresh = False
-        self._steps = steps
+        self._steps, self._begin = steps, begin
         try:
             make_private(directory)
             self._lock = open_private(directory / "ledger.lock")
@@ -196,12 +199,14 @@ class LedgerFile:
         alone = _locked(self._lock, fcntl.LOCK_EX)
         if not alone:
             _await_shared(self._lock)
-        if alone and not os.path.lexists(self.path):
+        if alone and self._begin and not os.path.lexists(self.path):
             self._create()
         try:
             self._examine()
         except LedgerDamaged as damage:
-            if not alone:  # renaming the file of a running agent would make two ledgers
+            if not (
+                alone and self._begin
+            ):  # renaming the file of a running agent would make two ledgers
                 raise
             self.damage, self.aside = damage, _set_aside(self.path)
             self._create()
