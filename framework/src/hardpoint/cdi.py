@@ -121,9 +121,18 @@ def spec(
     return document
 
 
+def _variable(name: str, value: str) -> str:
+    """Return a variable as CDI states it. ``A=B`` is no name: it would be another value of ``A``,
+    which a policy may not change where the driver sets it.
+    """
+    if "=" in name:
+        raise BadValue("environment variable", name, "a name without =")
+    return f"{name}={value}"
+
+
 def _device(name: str, delivery: Delivery, newest: tuple[int, ...]) -> dict[str, Any]:
     edits: dict[str, Any] = {
-        "env": [f"{key}={value}" for key, value in sorted(delivery.env.items())],
+        "env": [_variable(key, value) for key, value in sorted(delivery.env.items())],
         "deviceNodes": [node_entry(node) for node in delivery.nodes],
         "mounts": [_mount(mount) for mount in delivery.mounts],
         "hooks": [_hook(hook) for hook in delivery.hooks],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hardpoint import cdi
 from hardpoint.cdi_rules import check
 from hardpoint.errors import BadValue
-from hardpoint.model import Delivery, DeviceNode, Hook, Mount, NodeType
+from hardpoint.model import Addition, Delivery, DeviceNode, Hook, Mount, NodeType
 
 VENDOR = "hardpoint.dev"
 NODE = DeviceNode(path="/dev/x", major=10, minor=1)
@@ -166,6 +166,13 @@ def inject(document: dict[str, Any], *names: str) -> dict[str, str]:
     for name in names:
         env |= dict(pair.split("=", 1) for pair in by_name[name].get("env", ()))
     return env
+
+
+def test_a_variables_name_is_no_way_to_set_another_one() -> None:
+    added = Delivery(env={"A": "driver"}).with_additions(Addition(env={"A=policy": ""}))
+
+    with pytest.raises(BadValue, match="A=policy"):
+        cdi.spec("acme.dev", [("d", added)])
 
 
 def test_of_two_devices_that_set_one_variable_the_last_of_the_claim_wins() -> None:
