@@ -49,7 +49,7 @@ class TestReaper(PolicyContract):
     plugin = Reaper
 
 
-class TestLabels(PolicyContract):
+class OfLabels(PolicyContract):
     plugin = Labels
 
     async def until_served(self, node: PolicyNode) -> None:
@@ -58,3 +58,7 @@ class TestLabels(PolicyContract):
             return "acme.dev/here" in found.get("labels", {})
 
         await node.until(labelled)
+
+
+class TestLabels(OfLabels):
+    pass
