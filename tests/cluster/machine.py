@@ -34,6 +34,8 @@ class Machine:
         self.fake = FakeMachine(root)
         self._second: FakePci | None = None
         self._adapter: FakeUsb | None = None
+        self.renumbered = False
+        """True while the adapter has other numbers than at first."""
         self.ids = root / "pci.ids"
         self.ids.write_text(PCI_IDS)
         first = self.fake.pci(FIRST, vendor="8086", device="46d2", klass="030000", driver="i915")
@@ -77,12 +79,13 @@ class Machine:
         line = adapter.interface(0, klass="ff", driver="cp210x")
         line.node("tty", f"ttyUSB{tty}", 188, tty, gid=DIALOUT)
         self._adapter = adapter
+        self.renumbered = tty != 0
         self._lay()
 
     def unplug_adapter(self) -> None:
         assert self._adapter is not None
         self._adapter.remove()
-        self._adapter = None
+        self._adapter, self.renumbered = None, False
         self._lay()
 
     def boot(self, number: int) -> None:

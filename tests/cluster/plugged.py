@@ -65,11 +65,18 @@ class Plugged:
         for part, pid in self.cluster.parts().items():
             if not pid:
                 self.cluster.start(part)
-        self.machine.whole()
-        for name in BOARDS:
+        for name, board in self._boards.items():
             self.set(name, fault=None, freed="")
+            if not (board.path / "taken").exists():  # what a hold has written there stays
+                self.set(name, taken="")
         self.configure()
         self.until_listed()
+        if self.machine.renumbered:
+            self.machine.unplug_adapter()
+            self.until_allocatable(USB, 0)  # else the agent might not have seen it
+        self.machine.whole()
+        self.until_allocatable(USB, 1)
+        self.until_allocatable(RENDER, 2)
         self.until_allocatable(BOARD, len(BOARDS))
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:

@@ -95,10 +95,12 @@ def test_what_two_frontends_would_offer_is_offered_through_neither(
     until("the rest is in slices", lambda: set(plugged.published()) == WHOLE - {ADAPTER})
     plugged.until_allocatable(BOARD, 3)
 
-    reasons = plugged.agent.says("status")["not_offered"]
-    [said] = [one["reason"] for one in reasons if one["subject"] == ADAPTER]
+    def said() -> list[str]:
+        reasons = plugged.agent.says("status")["not_offered"]
+        return [one["reason"] for one in reasons if one["subject"] == ADAPTER]
 
-    assert "both [frontend.deviceplugin] and [frontend.dra]" in said
+    [reason] = until("it says why", said)
+    assert "both [frontend.deviceplugin] and [frontend.dra]" in reason
     assert plugged.allocatable(USB) == 0
     namespace.create(pod("p", USB))
     namespace.until_says("p", f"Insufficient {USB}")
