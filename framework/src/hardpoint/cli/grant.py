@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         mine = [o.device for o in found.offer.devices if governed(own, o.device.kind)]
         wanted = _wanted(own, mine, arguments.device, arguments.uuid, found)
         check_free(holds, own, wanted, mine)
-        document = composed(own, wanted, node, settings.cdi_version)
+        document = composed(own, wanted, node, known=mine, newest=settings.cdi_version)
     path = grant(own, arguments.allocation, document)
     if arguments.json:
         names = [device.name for device in wanted]

@@ -16,11 +16,11 @@ import anyio.to_thread
 from hardpoint import inotify
 from hardpoint.contract import hookimpl
 from hardpoint.errors import BadValue, TryAgain
-from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Release
+from hardpoint.grants import Grant, GrantOutcome, Release
 from hardpoint.model import Device, Offered
 from hardpoint.node import Node
 from hardpoint.policies.cdi_grants.copies import Copies
-from hardpoint.policies.cdi_grants.documents import HoldFile, grant_of
+from hardpoint.policies.cdi_grants.documents import HoldFile, find_device, grant_of
 from hardpoint.policies.cdi_grants.holds import (
     BadHold,
     Holds,
@@ -303,16 +303,8 @@ def _offered(agent: Agent) -> dict[str, tuple[Device, ...]]:
 
 def _meant(grant: Grant, devices: tuple[Device, ...]) -> dict[str, Device]:
     """Return which device each entry of a hold means, of those that are offered."""
-    found = {entry.name: _find(entry, devices) for entry in grant.devices}
+    found = {entry.name: find_device(entry, devices) for entry in grant.devices}
     return {name: device for name, device in found.items() if device is not None}
-
-
-def _find(entry: GrantedDevice, devices: tuple[Device, ...]) -> Device | None:
-    for device in devices:
-        if entry.name in (device.name, device.origin.get("cdi")):
-            return device
-    has_uuid = (one for one in devices if entry.uuid and one.attributes.get("uuid") == entry.uuid)
-    return next(has_uuid, None)
 
 
 def _without_ids(grant: Grant) -> Grant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from hardpoint.cdi import delivery_of
 from hardpoint.cdi_rules import NotKnown, check, check_name
 from hardpoint.errors import BadValue, HardpointError
 from hardpoint.grants import Grant, GrantedDevice
-from hardpoint.model import DeviceNode
+from hardpoint.model import Device, DeviceNode
 from hardpoint.policies.cdi_grants.settings import CdiGrantsSettings
 
 SUFFIX = ".json"
@@ -170,10 +170,8 @@ def grant_of(hold: HoldFile, settings: CdiGrantsSettings) -> Grant:
     """Return the grant that a file states."""
     kind = hold.document["kind"]
     if hold.unsupported:
-        devices = (GrantedDevice(name=entry) for entry in hold.entries)
-        return Grant(
-            allocation=hold.allocation, devices=tuple(devices), unsupported=hold.unsupported
-        )
+        named = tuple(GrantedDevice(name=entry) for entry in hold.entries)
+        return Grant(allocation=hold.allocation, devices=named, unsupported=hold.unsupported)
     common = nodes_of(hold.document)
     return Grant(
         allocation=hold.allocation,
@@ -192,3 +190,15 @@ def grant_of(hold: HoldFile, settings: CdiGrantsSettings) -> Grant:
 def nodes_of(entry: Mapping[str, Any]) -> tuple[DeviceNode, ...]:
     """Return the nodes of a device of a spec, or of the spec's common edits."""
     return delivery_of({"containerEdits": entry.get("containerEdits", {})}).nodes
+
+
+def find_device(entry: GrantedDevice, devices: Iterable[Device]) -> Device | None:
+    """Return the device that an entry means: of its name, else the one with its UUID.
+
+    A slot's UUID may be its GPU's: what several have names none.
+    """
+    known = tuple(devices)
+    named = [one for one in known if entry.name in (one.name, one.origin.get("cdi"))]
+    if not named and entry.uuid:
+        named = [one for one in known if one.attributes.get("uuid") == entry.uuid]
+    return named[0] if len(named) == 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ from hardpoint.cdi_rules import check, needed_version, number
 from hardpoint.errors import HardpointError
 from hardpoint.model import Delivery, Device
 from hardpoint.node import Node
-from hardpoint.policies.cdi_grants.documents import ALLOCATION, SUFFIX, HoldFile
+from hardpoint.policies.cdi_grants.documents import (
+    ALLOCATION,
+    SUFFIX,
+    HoldFile,
+    find_device,
+    grant_of,
+)
 from hardpoint.policies.cdi_grants.holds import Holds, read_holds, shown
 from hardpoint.policies.cdi_grants.settings import CdiGrantsSettings
 
@@ -29,20 +36,29 @@ def governed(settings: CdiGrantsSettings, kind: str) -> bool:
 
 
 def composed(
-    settings: CdiGrantsSettings, devices: Sequence[Device], node: Node, newest: str = NEWEST
+    settings: CdiGrantsSettings,
+    devices: Sequence[Device],
+    node: Node,
+    *,
+    known: Iterable[Device] = (),
+    newest: str = NEWEST,
 ) -> dict[str, Any]:
     """Return the spec that grants these devices. Raises ``NotGranted`` and ``BadValue``.
 
-    It has the devices' nodes, and sets no variable: a pod may get a part of it alone.
+    It has the devices' nodes, and sets no variable: a pod may get a part of it alone. A UUID that
+    another one of ``known`` has too is left out: a slot's may be its GPU's.
     """
     whole = spec(settings.vendor, [(one.name, _delivery(one, node)) for one in devices], newest)
-    uuids = {one.name: one.attributes.get("uuid") for one in devices}
+    counts = Counter(one.attributes.get("uuid") for one in known)
+    own = {one.name: one.attributes.get("uuid") for one in devices}
+    uuids = {name: uuid for name, uuid in own.items() if counts[uuid] <= 1}
     document = {
         "cdiVersion": "",
         "kind": f"{settings.vendor}/{settings.device_class}",
         "annotations": {settings.binding_key: settings.binding_value},
         "devices": [
-            _with_uuid(entry, settings.uuid_key, uuids[entry["name"]]) for entry in whole["devices"]
+            _with_uuid(entry, settings.uuid_key, uuids.get(entry["name"]))
+            for entry in whole["devices"]
         ],
     }
     needed = needed_version(document)
@@ -90,14 +106,13 @@ def grant(settings: CdiGrantsSettings, allocation: str, document: Mapping[str, A
 
 
 def check_free(
-    holds: Holds, settings: CdiGrantsSettings, wanted: Sequence[Device], known: Iterable[Device]
+    holds: Holds, settings: CdiGrantsSettings, wanted: Sequence[Device], known: Sequence[Device]
 ) -> None:
     """Raise ``NotGranted`` where a device, or a part of it, is granted already or wanted twice."""
     taken = [
         (device, f"granted under allocation {hold.allocation}")
         for hold in holds.good
-        for device in known
-        if _is_in(device, hold, settings)
+        for device in _granted(hold, settings, known)
     ]
     for index, one in enumerate(wanted):
         for other, how in [*taken, *((two, "wanted too") for two in wanted[:index])]:
@@ -109,18 +124,11 @@ def check_free(
                 )
 
 
-def _is_in(device: Device, hold: HoldFile, settings: CdiGrantsSettings) -> bool:
-    uuid = device.attributes.get("uuid")
-    return any(
-        entry.get("name") in (device.name, device.origin.get("cdi"))
-        or (uuid and _annotations(entry).get(settings.uuid_key) == uuid)
-        for entry in hold.document["devices"]
-    )
-
-
-def _annotations(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = entry.get("annotations")
-    return found if isinstance(found, dict) else {}
+def _granted(hold: HoldFile, settings: CdiGrantsSettings, known: Sequence[Device]) -> list[Device]:
+    """Return the devices that a file grants, as far as they are on this node."""
+    entries = grant_of(hold, settings).devices
+    found = (find_device(entry, known) for entry in entries)
+    return [device for device in found if device is not None]
 
 
 def find(settings: CdiGrantsSettings, allocation: str) -> Path:
