@@ -1,0 +1,111 @@
+"""The agent's own Node object: what the API server last said of it, and writes that are retried."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hardpoint.errors import KubeError, KubeUnreachable
+from hardpoint.kube import NODES, Backoff, Json, Listing
+from hardpoint.reading import decimal
+
+if TYPE_CHECKING:
+    from hardpoint.agent import Agent
+    from hardpoint.kube import Kube
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class OwnNode:
+    """One Node, watched. ``changed`` is called after each news of it."""
+
+    def __init__(self, kube: Kube, agent: Agent, source: str, changed: Callable[[], None]) -> None:
+        self._kube, self._agent, self._changed = kube, agent, changed
+        self._source = f"{source}: Node"
+        self._version = -1
+        self.known = False
+        """True once the API server has said whether there is one."""
+        self.found: Json | None = None
+        """The Node, or None where there is none, or none is known."""
+
+    async def follow(self) -> None:
+        """Keep it current for ever; failures are on the fault board, and cost its news only."""
+        name = self._agent.node.name
+        watch = self._kube.watch(
+            NODES, fields={"metadata.name": name}, on_trouble=self._say_trouble
+        )
+        async with aclosing(watch) as news:
+            async for each in news:
+                if isinstance(each, Listing):
+                    self._listed(each)
+                elif each.type == "DELETED":
+                    self._take(None, each.object)
+                else:
+                    self._take(each.object, each.object)
+                self._changed()
+
+    def wrote(self, stored: Json) -> None:
+        """Take over what the server answered to a write of ours."""
+        self._take(stored, stored)
+
+    def _listed(self, listing: Listing) -> None:
+        self.known = True
+        version = decimal(listing.version) or 0
+        if listing.items:
+            self._take(listing.items[0], listing.items[0])
+        elif version >= self._version:
+            self.found, self._version = None, version
+
+    def _take(self, found: Json | None, said: Json) -> None:
+        """Believe the newest: a write's answer may come after the news of what happened later."""
+        version = decimal(str(said["metadata"].get("resourceVersion", ""))) or 0
+        if version >= self._version:
+            self.found, self._version = found, version
+
+    def _say_trouble(self, error: KubeError | None) -> None:
+        if error is None:
+            self._agent.clear_fault(self._source)
+        else:
+            self._agent.on_fault(self._source, str(error))
+
+
+class Writer:
+    """Does one thing again whenever it was touched: seldom, and with back-off while it fails.
+
+    ``act`` says whether it wrote something. What is forbidden or refused is tried again slowly.
+    """
+
+    def __init__(
+        self, agent: Agent, source: str, act: Callable[[], Awaitable[bool]], *, gap: float
+    ) -> None:
+        self._agent, self._source, self._act, self._gap = agent, source, act, gap
+        self._touched = anyio.Event()
+        self._away, self._refused = Backoff(1.0, 30.0), Backoff(5.0, 600.0)
+
+    def touch(self) -> None:
+        """Look again."""
+        self._touched.set()
+
+    async def run(self, sleep: Sleep) -> None:
+        """Act for ever; a failure costs nothing but the delay."""
+        while True:
+            await self._touched.wait()
+            self._touched = anyio.Event()
+            await sleep(await self._once())
+
+    async def _once(self) -> float:
+        """Act, and return how many seconds to wait before anything else."""
+        try:
+            wrote = await self._act()
+        except KubeError as error:
+            self._agent.on_fault(self._source, str(error))
+            self.touch()
+            away = isinstance(error, KubeUnreachable)
+            return (self._away if away else self._refused).next()
+        self._agent.clear_fault(self._source)
+        self._away.reset()
+        self._refused.reset()
+        return self._gap if wrote else 0.0

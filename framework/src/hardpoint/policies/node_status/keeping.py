@@ -1,0 +1,189 @@
+"""Keeps one Node in step: one server-side apply for all that is said of it, when it differs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hardpoint.grants import NodeCondition
+from hardpoint.kube import NODES, Json
+from hardpoint.policies._own_node import OwnNode, Sleep, Writer
+from hardpoint.policies.node_status import conditions, labels, owned, taints
+from hardpoint.policies.node_status.settings import KUBELETS
+
+if TYPE_CHECKING:
+    from hardpoint.agent import Agent
+    from hardpoint.kube import Kube
+    from hardpoint.policies.node_status.settings import NodeStatusSettings
+
+_log = logging.getLogger("hardpoint.node_status")
+
+SOURCE = "policy/node_status"
+DRIFT = "TaintsDrift"
+UNUSABLE = "unusable"
+"""The taint while a condition is true, below the prefix."""
+REGISTERED = "registered-taints"
+"""The annotation that remembers which taints the settings have named, below the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two writes, and how long what a process before said is believed."""
+
+    gap: float = 10.0
+    settle: float = 60.0
+    sleep: Sleep = anyio.sleep
+    wall: Callable[[], float] = time.time
+
+
+class Keeping:
+    """One connection's work."""
+
+    def __init__(self, agent: Agent, settings: NodeStatusSettings, kube: Kube, pace: Pace) -> None:
+        self._agent, self._settings, self._kube, self._pace = agent, settings, kube, pace
+        self._own = OwnNode(kube, agent, SOURCE, self._touch)
+        self._status = Writer(agent, f"{SOURCE}: status", self._say, gap=pace.gap)
+        self._taint = Writer(agent, f"{SOURCE}: taint", self._set_taint, gap=pace.gap)
+        self._settled = False
+
+    async def run(self) -> None:
+        """Keep it in step for ever."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._own.follow)
+            tasks.start_soon(self._settle)
+            tasks.start_soon(self._status.run, self._pace.sleep)
+            tasks.start_soon(self._taint.run, self._pace.sleep)
+            async for _ in self._agent.changes():
+                self._touch()
+
+    def _touch(self) -> None:
+        self._status.touch()
+        self._taint.touch()
+
+    async def _settle(self) -> None:
+        await self._pace.sleep(self._pace.settle)
+        self._settled = True
+        self._touch()
+
+    # -- labels and conditions --------------------------------------------------------------------
+
+    async def _say(self) -> bool:
+        """Write what is different; say whether anything was."""
+        earned = await self._agent.labels()
+        node = self._own.found
+        if node is None:
+            return False
+        ours = owned.of_node(node)
+        said = self._labels(earned)
+        notes = self._notes(node)
+        true = self._conditions(node, ours)
+        self._agent.note(SOURCE, {"labels": said, "conditions": [one["type"] for one in true]})
+        if _is_said(node, ours, said, notes, true):
+            return False
+        name = node["metadata"]["name"]
+        metadata = {"name": name, "uid": node["metadata"]["uid"]}
+        metadata |= {"labels": said, "annotations": notes}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        body["status"] = {"conditions": list(true)}
+        # Labels go with the status: what a kubelet's own credentials may do too, in one write.
+        stored = await self._kube.apply(NODES, body, subresource="status", manager=owned.MANAGER)
+        self._own.wrote(stored)
+        _log.info("said node=%s labels=%d conditions=%d", name, len(said), len(true))
+        return True
+
+    def _labels(self, earned: Mapping[str, str]) -> dict[str, str]:
+        governed = bool(self._agent.governed())
+        found, bad = labels.wanted(self._settings, earned, governed=governed)
+        self._complain("labels", bad, "no label may be called so")
+        return found
+
+    def _complain(self, what: str, bad: tuple[str, ...], why: str) -> None:
+        source = f"{SOURCE}: {what}"
+        if bad:
+            self._agent.on_fault(source, f"{', '.join(sorted(bad))}: {why}")
+        else:
+            self._agent.clear_fault(source)
+
+    def _conditions(self, node: Json, ours: owned.Owned) -> tuple[Json, ...]:
+        raised = self._agent.conditions()
+        true, bad = conditions.named(raised, self._settings.renamed, KUBELETS)
+        self._complain("conditions", bad, "no condition of a Node's own may be called so")
+        listed = (node.get("status") or {}).get("conditions") or ()
+        before = conditions.Before({str(one.get("type")): one for one in listed}, ours.conditions)
+        now = datetime.fromtimestamp(self._pace.wall(), UTC)
+        return conditions.wanted(true, before, now, settled=self._settled)
+
+    # -- taints -----------------------------------------------------------------------------------
+
+    def _notes(self, node: Json) -> dict[str, str]:
+        """Say whether the taints drift; return the annotation that remembers them."""
+        key = f"{self._settings.prefix}/{REGISTERED}"
+        notes, wanted = node["metadata"].get("annotations") or {}, self._settings.registered
+        before = taints.remembered(str(notes.get(key, "")))
+        found = taints.drift(wanted, before, taints.of_node(node))
+        self._say_drift(found)
+        known = sorted({*wanted, *found.stale})
+        return {key: ",".join(map(str, known))} if known else {}
+
+    def _say_drift(self, found: taints.Drift) -> None:
+        if found:
+            message = f"run: {found.command(self._agent.node.name)}"
+            drifts = NodeCondition(type=DRIFT, reason="TaintsDiffer", message=message)
+            if drifts not in self._agent.conditions():
+                self._agent.raise_condition(drifts)
+        elif any(one.type == DRIFT for one in self._agent.conditions()):
+            self._agent.clear_condition(DRIFT)
+
+    async def _set_taint(self) -> bool:
+        """Keep the Node from new pods while a condition is true, if that is set."""
+        node = self._own.found
+        if node is None:
+            return False
+        ours = taints.Taint(f"{self._settings.prefix}/{UNUSABLE}", "NoSchedule")
+        has = ours.place in {taint.place for taint in taints.of_node(node)}
+        if has == self._is_unusable(has):
+            return False
+        listed = (node.get("spec") or {}).get("taints") or ()
+        kept = [one for one in listed if (one.get("key"), one.get("effect")) != ours.place]
+        new = kept if has else [*kept, {"key": ours.key, "effect": ours.effect}]
+        metadata = node["metadata"]
+        stored = await self._kube.merge(
+            NODES, metadata["name"], {"spec": {"taints": new}}, version=metadata["resourceVersion"]
+        )
+        self._own.wrote(stored)
+        _log.info("%s node=%s taint=%s", "untainted" if has else "tainted", metadata["name"], ours)
+        return True
+
+    def _is_unusable(self, has: bool) -> bool:
+        """Say whether the taint is to be there: what a process before has set stays for a while."""
+        if not self._settings.no_schedule_taint:
+            return False
+        true = {one.type for one in self._agent.conditions()} - {*self._settings.advisory}
+        return bool(true) or (has and not self._settled)
+
+
+def _is_said(
+    node: Json,
+    ours: owned.Owned,
+    said: Mapping[str, str],
+    notes: Mapping[str, str],
+    true: tuple[Json, ...],
+) -> bool:
+    """Say whether the Node says all this already, and nothing else of ours."""
+    metadata = node["metadata"]
+    listed = (node.get("status") or {}).get("conditions") or ()
+    there = {str(one.get("type")): one for one in listed}
+    types = {str(one["type"]) for one in true}
+    recorded = ours.labels == said.keys() and ours.annotations == notes.keys()
+    return (
+        said.items() <= (metadata.get("labels") or {}).items()
+        and notes.items() <= (metadata.get("annotations") or {}).items()
+        and all(there.get(str(one["type"])) == one for one in true)
+        and (not ours.known or (recorded and ours.conditions == types))
+    )
