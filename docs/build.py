@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -246,7 +247,9 @@ def settings() -> str:
     intro = _prose((inspect.getdoc(settings_module) or "").replace("Settings: one", "One", 1))
     parts = [f"{_NOTE}\n# Settings\n\n{intro}\n{_WHERE}{_EXAMPLE}"]
     parts += [_model(title, model) for title, model in _MODELS]
-    everything = AgentSettings(frontends=tuple(installed("frontend")))
+    everything = AgentSettings(
+        frontends=tuple(installed("frontend")), policies=tuple(installed("policy"))
+    )
     for plugin in start_plugins(everything, Node(name="docs")).all:
         for word, name in (("settings", "Settings"), ("claim parameters", "Parameters")):
             if found := getattr(plugin.loaded, name, None):
@@ -277,7 +280,10 @@ def _lists(plugin: Plugin, model: type[BaseModel]) -> Iterator[str]:
 def _default(value: object) -> str:
     if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
         return ""
-    return f"`{value}`" if value not in ((), "") else ""
+    if isinstance(value, tuple):
+        plain = all(isinstance(item, str | Path) for item in value)
+        return f"`{json.dumps([str(item) for item in value])}`" if value and plain else ""
+    return f"`{value}`" if value != "" else ""
 
 
 _WHERE = """
