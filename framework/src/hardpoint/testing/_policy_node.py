@@ -24,6 +24,7 @@ from hardpoint.contract import spec_of
 from hardpoint.grants import HoldingPod, Release
 from hardpoint.kube import Kube
 from hardpoint.model import Allotment, Claim, ClaimKey, Device, Domain, Hold, Offered
+from hardpoint.node import Node
 from hardpoint.testing._frontend_node import NODE, TOKEN, short_place
 from hardpoint.testing.agent import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -36,7 +37,9 @@ DOMAIN = Domain.named("contract.test")
 DRIVER = "gpus"
 """What the devices' driver is called here."""
 ALLOCATION = "alloc-1"
-"""The grant under which every device is offered."""
+"""An allocation that a test may grant."""
+OPENABLE = (1, 7)
+"""``/dev/full``, which is everywhere and which nobody has open by chance: the whole GPU's node."""
 NAMESPACE, CONTAINER = "contract", "main"
 _AN_HOUR = timedelta(hours=1)
 
@@ -92,27 +95,25 @@ class PolicyNode:
         self._made, self._configure = made, configure
         self.machine = FakeMachine(root / "machine", name=NODE)
         self.gpus = FakeGpus(self.machine)
-        """One whole, one in two partitions, one in two slots."""
-        self.gpus.add()
+        """One whole, one in two partitions, one in two slots; everybody may open the first."""
+        self.gpus.add(numbers=OPENABLE)
         self.gpus.add(mig=2)
         self.gpus.add(slots=2)
         token = root / "token"
         token.write_text(TOKEN)
         server.require_token(TOKEN)
-        self.agent = self.another_agent(token)
-
-    def another_agent(self, token: Path | None = None, *, writing: bool = True) -> FakeAgent:
-        """Return an agent of this node that offers all; ``agent`` is the first."""
-        file = token or self.root / "token"
-        agent = FakeAgent(
-            self.root,
-            node=self.machine.node(writable=True),
+        self.agent = FakeAgent(
+            root,
+            node=self._machine_of_agent(),
             domains=[DOMAIN],
-            writing=writing,
-            kube=lambda: Kube.at(self.server.url, file),
+            kube=lambda: Kube.at(server.url, token),
         )
-        agent.show(*self.offered)
-        return agent
+        self.agent.show(*self.offered)
+
+    def _machine_of_agent(self) -> Node:
+        node = self.machine.node(writable=True)
+        node.kubelet, node.device_plugins = self.root / "kubelet", self.root / "device-plugins"
+        return node
 
     # -- the policy -------------------------------------------------------------------------------
 
@@ -135,23 +136,24 @@ class PolicyNode:
 
     @property
     def offered(self) -> tuple[Offered, ...]:
-        """Them as they are offered, under a grant."""
+        """Them as they are offered, each under a grant of its own."""
         return tuple(
-            Offered(device=one, domain=DOMAIN, allocation=ALLOCATION) for one in self.devices
+            Offered(device=one, domain=DOMAIN, allocation=allocation_of(one))
+            for one in self.devices
         )
 
-    def release(self, *devices: Device) -> Release:
-        """Return a release of devices that have just left the offer; of the whole GPU, unsaid."""
-        chosen = devices or self.devices[:1]
-        alone = [n for one in chosen if one.kind == "gpu" for n in one.nodes]
+    def release(self, device: Device | None = None) -> Release:
+        """Return the release of a device, the whole GPU, which leaves the offer with that."""
+        chosen = device or self.devices[0]
+        self.agent.show(*(one for one in self.agent.offer.devices if one.name != chosen.name))
         return Release(
-            id=f"release-{chosen[0].name}",
-            allocation=ALLOCATION,
+            id=f"release-{chosen.name}",
+            allocation=allocation_of(chosen),
             source="policy/contract",
-            devices=chosen,
+            devices=(chosen,),
             since=time.time() - 600,
             left=time.monotonic(),
-            nodes=tuple(alone),
+            nodes=chosen.nodes if chosen.kind == "gpu" else (),
             dra_drivers=(DOMAIN.dra_driver,),
         )
 
@@ -163,14 +165,14 @@ class PolicyNode:
             device=device.name,
             pool=NODE,
             admin_access=admin,
-            allocation=ALLOCATION,
+            allocation=allocation_of(device),
         )
         return Claim(key=key, allotments=(allotment,))
 
     def hold(self, device: Device) -> Hold:
         """Return a hold of that claim, which remembers in memory."""
         key = self.claim(device).key
-        return Hold(claim=key, device=device, request="gpu", allocation=ALLOCATION)
+        return Hold(claim=key, device=device, request="gpu", allocation=allocation_of(device))
 
     # -- pods -------------------------------------------------------------------------------------
 
@@ -226,6 +228,11 @@ class PolicyNode:
         with anyio.fail_after(within):
             while not condition():  # noqa: ASYNC110 - files and other processes set no Event
                 await anyio.sleep(0.01)
+
+
+def allocation_of(device: Device) -> str:
+    """Return the allocation under which a device is offered."""
+    return f"alloc-{device.name}"
 
 
 def _scanned(driver: DriverUnderTest) -> tuple[Device, ...]:

@@ -127,12 +127,9 @@ class ReapRules(PolicySuite):
         self, node: PolicyNode
     ) -> None:
         pod, policy = node.add_pod(), node.policy()
-        await _ask(node, policy, node.holding(pod, _no_answer))
+        await _tried(node, policy, node.holding(pod, _no_answer))
         node.server.down = True
-        try:
-            result = await _ask(node, policy, node.holding(pod, _yes))
-        except RAISED:
-            result = None
+        result = await _tried(node, policy, node.holding(pod, _yes))
         node.server.down = False
         await node.server.until_settled()
 
@@ -143,10 +140,7 @@ class ReapRules(PolicySuite):
     async def test_who_may_not_delete_pods_deletes_none(self, node: PolicyNode) -> None:
         policy = node.policy()
         node.server.deny("delete", "pods")
-        try:
-            result = await _ask(node, policy, node.holding(node.add_pod(), _yes))
-        except RAISED:
-            result = None
+        result = await _tried(node, policy, node.holding(node.add_pod(), _yes))
         node.server.allow("delete", "pods")
 
         assert result is None or result.what is not Reaped.DELETED, result
@@ -198,6 +192,16 @@ async def _ask(
     return answer
 
 
+async def _tried(
+    node: PolicyNode, policy: PolicyObject, pod: HoldingPod, *, attempt: int = 1
+) -> ReapResult | None:
+    """Ask; None where it raises, which is how it may say that it did nothing."""
+    try:
+        return await _ask(node, policy, pod, attempt=attempt)
+    except RAISED:
+        return None
+
+
 async def _lives(
     node: PolicyNode,
     pod: Mapping[str, Any],
@@ -209,11 +213,8 @@ async def _lives(
     """Let it be reaped, however often, and check that the one of its name is there after it."""
     result = None
     for attempt in (1, 2):
-        try:
-            holding = node.holding(pod, still_holds, uids=uids)
-            result = await _ask(node, node.policy(), holding, attempt=attempt)
-        except RAISED:
-            result = None
+        holding = node.holding(pod, still_holds, uids=uids)
+        result = await _tried(node, node.policy(), holding, attempt=attempt)
         names = [one["metadata"]["name"] for one in node.pods().values()]
         assert pod["metadata"]["name"] in names, f"{who} was deleted: {result}"
         assert result is None or result.what is not Reaped.DELETED, result

@@ -29,7 +29,7 @@ class ServeRules(PolicySuite):
         async with serving(node):
             await self.until_served(node)
 
-        await node.until(lambda: not node.server._connections)
+        await node.until(lambda: not node.server._connections, _TOO_LONG)
 
     @needs("serve_policy")
     async def test_ended_at_once_it_leaves_nothing_open(self, node: PolicyNode) -> None:
@@ -38,7 +38,7 @@ class ServeRules(PolicySuite):
                 for _ in range(looks):
                     await anyio.lowlevel.checkpoint()
 
-        await node.until(lambda: not node.server._connections)
+        await node.until(lambda: not node.server._connections, _TOO_LONG)
 
     @needs("serve_policy")
     async def test_what_is_done_is_not_done_again(self, node: PolicyNode) -> None:
@@ -73,8 +73,7 @@ class ServeRules(PolicySuite):
     async def test_of_two_agents_one_writes(self, node: PolicyNode) -> None:
         if not self.writes_api:
             pytest.skip("it writes nothing")
-        node.agent = node.another_agent(writing=False)
-        await self.arrange(node)
+        node.agent.become_idle()
         before = len(node.server.writes())
         async with serving(node):
             await _more_requests(node, _MOST_FAILING)
@@ -84,9 +83,12 @@ class ServeRules(PolicySuite):
 
     @needs("watch_devices")
     async def test_it_hints_when_what_it_reads_has_changed(self, node: PolicyNode) -> None:
-        told = anyio.Event()
+        told, policy = anyio.Event(), node.policy()
+        for hook, asked in (("grant_devices", {}), ("veto_devices", {"offer": node.agent.offer})):
+            if policy.has(hook):
+                await policy.ask(hook, **asked)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: node.policy().serve("watch_devices", hint=told.set))
+            tasks.start_soon(lambda: policy.serve("watch_devices", hint=told.set))
             await anyio.wait_all_tasks_blocked()
             await self.change(node)
             with anyio.fail_after(_TOO_LONG):

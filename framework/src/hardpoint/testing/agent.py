@@ -128,6 +128,10 @@ class FakeAgent(FakeState):
         """The other of two agents is gone."""
         self._writing.set()
 
+    def become_idle(self) -> None:
+        """The other of two agents is the one that writes."""
+        self._writing = anyio.Event()
+
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()

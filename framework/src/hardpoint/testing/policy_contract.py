@@ -113,6 +113,7 @@ class PolicyContract(GrantRules, UserRules, VerdictRules, ReapRules, ServeRules)
         from hardpoint._core.discovery import Plugin, Plugins
 
         node = Node(name=NODE, sys=root, dev=root, proc=root, run=root)
+        node.kubelet = node.device_plugins = root
         record = Plugin("policy", "contract", loaded=self.plugin)
         Plugins([record]).start(record, node, {**self.configure(root), **wrong})
         return record
