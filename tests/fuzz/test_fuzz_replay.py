@@ -47,6 +47,7 @@ def test_every_kind_of_input_has_a_target() -> None:
         "archive",
         "cdi",
         "claims",
+        "grants",
         "grpc",
         "ledger",
         "settings",

@@ -97,6 +97,10 @@ def _fields(where: str, value: Any, known: Mapping[str, _Check], required: tuple
 def _text(where: str, value: Any) -> None:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValue(where, value, "text without NUL")
+    _utf8(where, value)
+
+
+def _utf8(where: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -170,6 +174,7 @@ def _annotations(where: str, value: Any) -> None:
         check_annotation(where, key)
         if not isinstance(text, str):
             raise BadValue(f"{where}.{key}", text, "text")
+        _utf8(f"{where}.{key}", text)
     if sum(len(k.encode()) + len(v.encode()) for k, v in value.items()) > _ANNOTATIONS_LIMIT:
         raise BadValue(where, "more than 256 KiB", "less")
 

@@ -289,6 +289,12 @@ def test_a_spec_that_the_runtime_would_refuse_is_never_written(path: str, value:
         check(changed(path, value))
 
 
+def test_annotations_that_are_no_text_are_refused() -> None:
+    """JSON can escape half of a character, which no file in UTF-8 holds."""
+    with pytest.raises(BadValue, match="UTF-8"):
+        check(changed("annotations", {"a.dev/x": "\ud800"}))
+
+
 def test_two_devices_of_one_name_are_refused() -> None:
     with pytest.raises(BadValue, match="once"):
         cdi.spec(VENDOR, [("u-x", Delivery()), ("u-x", Delivery())])
