@@ -16,10 +16,17 @@ class Never(AssertionError):
 
 
 def until(what: str, look: Callable[[], _T], patience: float = PATIENCE) -> _T:
-    """Look until the answer is true and return it. Raises ``Never``."""
+    """Look until the answer is true and return it. Raises ``Never``.
+
+    A look may be a program of its own: at least as long as one takes, those looked at have the
+    processors.
+    """
     end = time.monotonic() + patience
-    while not (seen := look()):
-        if time.monotonic() > end:
+    while True:
+        began = time.monotonic()
+        if seen := look():
+            return seen
+        now = time.monotonic()
+        if now > end:
             raise Never(f"{what}: not within {patience:.0f} s; last seen: {seen!r}")
-        time.sleep(0.05)
-    return seen
+        time.sleep(max(0.05, now - began))
