@@ -32,6 +32,7 @@ NOT_ADMITTED = "UnexpectedAdmissionError"
 _SLACK = 60.0
 """Seconds between a kubelet's giving a pod its devices and the start it reports, at most."""
 _CLEAN_EVERY = 60.0
+_CLEANING = "policy/pod_reaper cleaning"
 
 
 class PodReaperSettings(Settings):
@@ -136,13 +137,20 @@ class PodReaper:
         """Delete pods that a kubelet has refused for want of one of our devices, if that is set."""
         if not self.settings.clean_failed_admission:
             await anyio.sleep_forever()
+        from hardpoint.kube import Backoff
+
         await agent.until_writing()
+        backoff = Backoff(1.0, _CLEAN_EVERY)
         while True:
             try:
                 await self.clean(agent)
             except HardpointError as error:
-                _log.warning("failed pods not cleaned up why=%r", str(error))
-            await anyio.sleep(_CLEAN_EVERY)
+                agent.on_fault(_CLEANING, f"failed pods are not cleaned up: {error}")
+                await anyio.sleep(backoff.next())
+            else:
+                agent.clear_fault(_CLEANING)
+                backoff.reset()
+                await anyio.sleep(_CLEAN_EVERY)
 
     async def clean(self, agent: Agent) -> None:
         """Look once for pods that failed to be admitted. Raises ``KubeError``."""

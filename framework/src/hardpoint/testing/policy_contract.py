@@ -71,10 +71,11 @@ class PolicyContract(GrantRules, UserRules, VerdictRules, ReapRules, ServeRules)
         assert any(hasattr(self.plugin, hook) for hook in hookspecs.__all__), "it has no hook"
 
     def test_making_it_touches_nothing(self, tmp_path: Path) -> None:
-        record = self._record(tmp_path / "nothing-here")
+        (tmp_path / "empty").mkdir()
+        record = self._record(tmp_path / "empty")
 
         assert record.state == "running", record.reason
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
     def test_a_wrong_setting_refuses_it_with_a_sentence(self, tmp_path: Path) -> None:
         record = self._record(tmp_path, no_such_key=1)
