@@ -73,6 +73,7 @@ async def test_status_as_json_names_everything(node: Node) -> None:
     assert set(status) == {
         *("running", "pid", "instance", "node", "started", "writing", "ready", "generation"),
         *("devices", "not_offered", "holds", "quarantine", "faults", "plugins", "notes"),
+        *("withdrawn", "grants", "releases", "conditions"),
     }
     assert (status["running"], status["writing"], status["node"]) == (True, True, "node-1")
     assert status["pid"] == node.agent.pid

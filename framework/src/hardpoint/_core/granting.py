@@ -139,7 +139,7 @@ class Granting:
             self._wake = anyio.Event()
             before = self._stated()
             await self.ask()
-            if before != self._stated() or await self._is_rewritten():
+            if before != self._stated() or await self.is_rewritten():
                 self._touch()
 
     async def settle(self) -> bool:
@@ -246,7 +246,8 @@ class Granting:
         """Read again what was written by somebody else. Raises ``LedgerError``."""
         self.book = await self.read()
 
-    async def _is_rewritten(self) -> bool:
+    async def is_rewritten(self) -> bool:
+        """Say whether somebody else has written: an operator, or the other of two agents."""
         try:
             return await self.read() != self.book
         except LedgerError:

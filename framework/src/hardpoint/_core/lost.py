@@ -76,10 +76,12 @@ class Lost:
         )
         self._conditions.set(CONDITION, "ReleasesFileUnreadable", message)
 
-    async def look(self) -> None:
-        """See whether an operator has removed the marker."""
-        if self.lost and not await anyio.to_thread.run_sync(os.path.lexists, self.path):
-            self._over("removed by an operator")
+    async def look(self) -> bool:
+        """See whether an operator has removed the marker, which ends it."""
+        if not self.lost or await anyio.to_thread.run_sync(os.path.lexists, self.path):
+            return False
+        self._over("removed by an operator")
+        return True
 
     async def clear(self) -> None:
         """Nobody has any of the devices. Raises ``OSError``."""

@@ -49,6 +49,7 @@ class PolicySide:
         self._writing, self._show = writing, changed
         self._altered = anyio.Event()
         self._offer: Offer | None = None
+        self._pending: frozenset[str] = frozenset()
         self._vetoed: frozenset[str] = frozenset()
         """Types of the conditions that vetoes stand for."""
         self.conditions = Conditions(self.alter)
@@ -72,6 +73,7 @@ class PolicySide:
             writing=writing,
             touch=touch,
             report=report,
+            show=changed,
         )
         around = Surroundings(
             known=known(self),
@@ -135,6 +137,10 @@ class PolicySide:
     def on_offer(self, offer: Offer) -> None:
         """The offer was made again."""
         self.releases.on_offer(offer)
+        pending = frozenset(one.id for one in self.releases.pending())
+        if pending - self._pending:
+            self.reaper.wake()
+        self._pending = pending
         if offer is not self._offer:
             self._offer = offer
             self.alter()
@@ -198,6 +204,7 @@ class PolicySide:
             ],
             "releases": [
                 {
+                    "id": one.id,
                     "allocation": one.allocation,
                     "source": one.source,
                     "devices": list(one.names),

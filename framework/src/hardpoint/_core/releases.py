@@ -66,11 +66,13 @@ class Releases:
         writing: Callable[[], bool],
         touch: Callable[[], None],
         report: Callable[[Event], None],
+        show: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._relay, self._ledger, self._granting, self._lost = relay, ledger, granting, lost
         self._agent, self._conditions, self._report = agent, conditions, report
+        self._show = show
         self._writing, self._touch, self._clock, self._ticks = writing, touch, clock, ticks
         self._left: dict[str, float] = {}
         """When the devices of each had left the offer, by the monotonic clock."""
@@ -118,7 +120,7 @@ class Releases:
     async def look(self) -> None:
         """Do once what is to be done now. Raises ``LedgerError``."""
         async with self._looking:
-            await self._lost.look()
+            await self._see_operator()
             for known in self._known():
                 if known.over:
                     await self._tell_over(known)
@@ -128,6 +130,13 @@ class Releases:
                 if not grant.told:
                     await self._tell(grant)
             self._say_stuck()
+
+    async def _see_operator(self) -> None:
+        """Take up what an operator has ended; where no source is asked, nobody else looks."""
+        cleared = await self._lost.look()
+        if cleared or (self._granting.book.releases and await self._granting.is_rewritten()):
+            await self._granting.refresh()
+            self._touch()
 
     def _known(self) -> tuple[KnownRelease, ...]:
         lost = self._lost.release()
@@ -165,7 +174,10 @@ class Releases:
         records = await self._ledger.read()
         holds = tuple(record.hold() for record in records)
         users = [*_holding(known, holds), *await self._ask(release, holds)]
-        self.users[known.id] = tuple(dict.fromkeys(users))
+        found = tuple(dict.fromkeys(users))
+        if self.users.get(known.id) != found:
+            self.users[known.id] = found
+            self._show()
         return not users
 
     async def _ask(self, release: Release, holds: tuple[Hold, ...]) -> list[str]:

@@ -24,7 +24,9 @@ COMMANDS = {
     "holds": "which claim holds which device",
     "grant": "give devices to Kubernetes under an allocation, by a hold file",
     "revoke": "take back what was granted under an allocation",
+    "release": "grants that ended, who uses their devices still, and how to end that",
     "quarantine": "devices that a driver could not give back, and how to clear them",
+    "audit": "what operators did against what the agent knew",
     "doctor": "look for what keeps this node from working",
     "demo": "publish this machine to an embedded cluster and walk one claim through",
 }

@@ -1,6 +1,7 @@
 """``hardpoint holds``: which claim holds which device, for how long, and which pods have it.
 
-An extended resource that the kubelet gave out stands where a claim's namespace and name would.
+An extended resource that the kubelet gave out stands where a claim's namespace and name would. A
+device that is being released is held too, to whoever asks by ``--device``.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardpoint._core.grantrows import KnownRelease
 from hardpoint._core.ledger import read_records
+from hardpoint._core.levers import is_lost, is_rebuilding, read_book
 from hardpoint._core.records import Record
 from hardpoint._core.state import agent_runs, read_status
+from hardpoint.cli import holds_forget
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.output import as_json, table
 
@@ -28,18 +32,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only holds of this device; exit status 0 if it is held or being released, 3 if free",
     )
 
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    holds_forget.add_arguments(
+        actions.add_parser("forget", help="let go of what no pod has; you made sure of it")
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the ledger and print."""
-    state = settings_of(arguments).paths.state
+    """Read the ledger and print; or forget a hold, which is written to the audit trail."""
+    settings = settings_of(arguments)
+    if arguments.action == "forget":
+        return holds_forget.run(arguments, settings)
+    state = settings.paths.state
     records, pods = read_records(state), pods_of(state)
+    releasing: list[KnownRelease] = []
+    unknown = ""
     if arguments.device:
         records = tuple(r for r in records if r.device.name == arguments.device)
+        releasing, unknown = _not_free(state, arguments.device)
     if arguments.json:
-        as_json([{**record_json(record), "pods": pods.get(_who(record))} for record in records])
+        holds = [{**record_json(record), "pods": pods.get(_who(record))} for record in records]
+        as_json([*holds, *(_releasing_json(one, arguments.device) for one in releasing)])
     else:
-        _print(records, pods, arguments.device)
-    return 3 if arguments.device and not records else 0
+        if records or not (releasing or unknown):
+            _print(records, pods, arguments.device)
+        for one in releasing:
+            print(f"{arguments.device} is not free: {sentence(one)}.")
+        if unknown:
+            print(f"{arguments.device} may be held: {unknown}.")
+    held = records or releasing or unknown
+    return 3 if arguments.device and not held else 0
+
+
+def _not_free(state: Path, device: str) -> tuple[list[KnownRelease], str]:
+    """Return the releases that a device is in, and why that it is in none may not be so."""
+    book = read_book(state)
+    releasing = [r for r in book.releases if any(key.name == device for key in r.keys)]
+    if is_rebuilding(state):
+        return releasing, "a ledger was begun anew, and what is held has not been found again"
+    if is_lost(state):
+        return releasing, "which releases were pending is not known any more"
+    if book.unreadable:
+        return releasing, f"of what is written down something cannot be read: {book.unreadable[0]}"
+    return releasing, ""
+
+
+def sentence(release: KnownRelease) -> str:
+    """Say how far a release is."""
+    word = release.grant.allocation or release.grant.source
+    if release.over:
+        return f"allocation {word} is released, which its source has not heard yet"
+    return f"it is being released from allocation {word}, for {age(release.since)} by now"
+
+
+def _releasing_json(release: KnownRelease, device: str) -> dict[str, Any]:
+    return {
+        "device": device,
+        "claim": None,
+        "state": "releasing",
+        "allocation": release.grant.allocation,
+        "source": release.grant.source,
+        "since": release.since,
+        "why": sentence(release),
+        "pods": None,
+    }
 
 
 def pods_of(state: Path) -> dict[tuple[str, str], list[str] | None]:

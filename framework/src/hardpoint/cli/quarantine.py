@@ -6,17 +6,20 @@ Those that a driver is still scrubbing after their claim are among them: nobody 
 from __future__ import annotations
 
 import argparse
-import getpass
-from pathlib import Path
+from collections.abc import Sequence
 
 import anyio
 
-from hardpoint._core.ledger import Ledger, read_records
+from hardpoint._core.ledger import read_records
+from hardpoint._core.levers import levers
 from hardpoint._core.records import Record
+from hardpoint.cdi_files import CdiDirectory
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.holds import age, record_json
+from hardpoint.cli.holds_forget import is_quarantined
+from hardpoint.cli.operator import operator
 from hardpoint.cli.output import as_json, fail, table
-from hardpoint.model import HoldState
+from hardpoint.settings import AgentSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List quarantined devices, or clear one; clearing is written to the audit trail."""
-    state = settings_of(arguments).paths.state
-    records = [r for r in read_records(state) if r.retired or r.state is HoldState.QUARANTINED]
+    settings = settings_of(arguments)
+    records = [r for r in read_records(settings.paths.state) if is_quarantined(r)]
     if arguments.action == "clear":
         mine = [record for record in records if record.device.name == arguments.device]
         if not mine:
             return fail(f"{arguments.device} is not quarantined")
-        anyio.run(_clear, state, mine)
+        anyio.run(_clear, settings, arguments.device, mine)
         print(f"{arguments.device} is cleared; the agent offers it again within seconds.")
         return 0
     if arguments.json:
@@ -51,12 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _clear(state: Path, records: list[Record]) -> None:
-    ledger = Ledger(state)
-    try:
-        for record in records:
-            facts = {"device": record.device.name, "claim": record.claim.uid, "why": record.why}
-            await ledger.audit(getpass.getuser(), "quarantine clear", facts)
-        await ledger.forget(records)
-    finally:
-        ledger.close()
+async def _clear(settings: AgentSettings, device: str, records: Sequence[Record]) -> None:
+    """Forget what keeps a device, while no call to its driver runs: it might undo what is next."""
+    whys = list(dict.fromkeys(record.why for record in records))
+    facts = {"device": device, "claims": [r.claim.uid for r in records], "why": "; ".join(whys)}
+    cdi = CdiDirectory(settings.paths.cdi, settings.cdi_version)
+    async with levers(settings.paths.state, cdi, operator()) as lever:
+        await lever.forget(records, "quarantine clear", facts)

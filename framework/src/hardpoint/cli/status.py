@@ -9,6 +9,7 @@ from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.holds import age
 from hardpoint.cli.output import as_json, fail, table
+from hardpoint.cli.release import NOT_YET
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,10 @@ def _print(status: dict[str, Any]) -> None:
     ready = "ready" if status["ready"] else "not ready"
     print(f"node {status['node']}, {ready}{writes}, since {age(status['started'])}")
     offered = status["devices"]
+    if status.get("withdrawn"):
+        print(f"\nwithdrawn: {status['withdrawn']}")
+    for one in status.get("conditions", ()):
+        print(f"\n{one['type']} ({one['reason']}): {one['message']}")
     print(f"\n{len(offered)} devices offered, {len(status['not_offered'])} not (devices --why)")
     rows = [
         (
@@ -58,10 +63,28 @@ def _print(status: dict[str, Any]) -> None:
     ]
     table(("device", "kind", "domain", "health", "held", "taints"), rows)
     _notes(status["notes"])
+    _table("grants", _grants(status), (*_OF, "outcome", "reason"))
+    _table("releases", _releases(status), (*_OF, "users"))
     _table("holds", status["holds"], ("device", "claim", "state"))
     _table("quarantine", status["quarantine"], ("device", "why"))
     _table("faults", status["faults"], ("source", "message", "cost", "count"))
     _table("plugins that do not run", status["plugins"], ("role", "name", "state", "reason"))
+
+
+_OF = ("allocation", "source", "devices", "since")
+
+
+def _grants(status: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_in_words(one) for one in status.get("grants", ())]
+
+
+def _releases(status: dict[str, Any]) -> list[dict[str, Any]]:
+    found = (_in_words(one) for one in status.get("releases", ()))
+    return [{**one, "users": "; ".join(one["users"]) or NOT_YET} for one in found]
+
+
+def _in_words(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "devices": " ".join(one["devices"]), "since": age(one["since"])}
 
 
 def _notes(notes: dict[str, dict[str, Any]]) -> None:
