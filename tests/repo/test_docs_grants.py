@@ -1,0 +1,68 @@
+"""What the page on grants shows is what is read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hold_files import device
+from tutorial import ROOT, blocks
+
+from hardpoint import Grant, GrantOutcome, Outcome, Release
+from hardpoint.policies.cdi_grants import CdiGrantsSettings
+from hardpoint.policies.cdi_grants.documents import judged
+from hardpoint.policies.cdi_grants.reports import Reports
+from hardpoint.settings import AgentSettings
+
+PAGE = "howto/grants.md"
+TEXT = (ROOT / "docs" / PAGE).read_text()
+HOLD, GRANTED, RELEASED = (json.loads(text) for text in blocks(PAGE, "json"))
+SETTINGS = [tomllib.loads(text) for text in blocks(PAGE, "toml")]
+
+
+@pytest.mark.parametrize("raw", SETTINGS, ids=("plain", "bcd"))
+def test_the_pages_settings_are_settings(raw: dict[str, Any]) -> None:
+    settings = AgentSettings.model_validate(raw)
+
+    assert CdiGrantsSettings.model_validate(settings.policy["cdi_grants"])
+
+
+def test_the_pages_hold_grants_what_it_says() -> None:
+    hold = judged(HOLD, "hardpoint-training.json", CdiGrantsSettings())
+
+    assert hold
+    assert (hold.allocation, hold.unsupported) == ("training", "")
+
+
+def test_bcds_names_follow_from_its_vendor() -> None:
+    settings = CdiGrantsSettings.model_validate(SETTINGS[1]["policy"]["cdi_grants"])
+
+    assert settings.file_prefix == "bcd-"
+    for key in (settings.binding_key, settings.uuid_key):
+        assert key in TEXT
+
+
+def test_reports_have_the_fields_that_the_page_shows(tmp_path: Path) -> None:
+    reports, grant = Reports(tmp_path), Grant(allocation="training")
+    reports.tell_grant(grant, GrantOutcome(Outcome.IN_FORCE))
+    granted = reports.read("training")
+    gpu = device("gpu-7085d672", 0)
+    release = Release(
+        id="r", allocation="training", source="", devices=(gpu,), since=RELEASED["since"]
+    )
+    reports.tell_release(grant, release)
+
+    assert {**granted, "at": GRANTED["at"]} == GRANTED
+    assert {**reports.read("training"), "at": RELEASED["at"]} == RELEASED
+    assert os.listdir(tmp_path) == ["training.json"]
+
+
+def test_the_page_names_every_outcome() -> None:
+    table = re.findall(r"^\| `([a-z-]+)` \|", TEXT, re.MULTILINE)
+
+    assert sorted(table) == sorted(Outcome)
