@@ -193,6 +193,7 @@ async def _asked(policy: PolicyObject, hook: str, arguments: dict[str, Any]) -> 
 
 def _asking(node: PolicyNode) -> dict[str, dict[str, Any]]:
     """Return the hooks that only answer, each with something to ask."""
+    node.agent.show(*node.offered)
     device, offered = node.devices[0], node.agent.offer.devices[:1]
     delivery = Delivery(nodes=device.nodes)
     return {
