@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster.boards import Boards, boards_on
+from cluster.granted import Granted, granted_on
 from cluster.node import CannotRun, Cluster, check_machine, own_directory
 from cluster.plugged import Plugged, plugged_on
 from cluster.programs import release
@@ -107,6 +108,21 @@ def plugged(world: World, session_plugged: Plugged) -> Plugged:
     """A node whose agent serves the device plugin API, with all its devices there."""
     session_plugged.whole()
     return session_plugged
+
+
+@pytest.fixture(scope="session")
+def session_granted(
+    session_world: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Granted]:
+    with granted_on(session_world, tmp_path_factory.mktemp("granted")) as made:
+        yield made
+
+
+@pytest.fixture
+def granted(world: World, session_granted: Granted) -> Iterator[Granted]:
+    """A node with GPUs of which nothing is granted yet; a test begins it with a frontend."""
+    yield session_granted
+    session_granted.agent.stop()  # it has the rights of the agent whose calls others count
 
 
 @pytest.fixture

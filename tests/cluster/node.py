@@ -152,6 +152,14 @@ class Cluster:
     def authority(self) -> Path:
         return self.state / "pki/apiserver.crt"
 
+    def holds(self, node: str) -> Path:
+        """Return a node's ``/etc/cdi``, where a control plane puts what it grants."""
+        return self.state / node / "etc-cdi"
+
+    def static_pods(self, node: str) -> Path:
+        """Return the directory whose files are a node's static pods."""
+        return self.state / node / "static"
+
     def paths(self, node: str = "n0") -> Mapping[str, Path]:
         """Return a node's directories that an agent needs, as the host sees them."""
         home = self.state / node

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 API_PORT = 6443
+MOST_NODES = 8
+"""Of one cluster; they share a block of 256 addresses for pods (RFC 5737)."""
+_LENGTH = 32 - (256 // MOST_NODES - 1).bit_length()
 SUPERUSER = "admin"
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEER = "http://127.0.0.1:2380"
@@ -173,6 +176,12 @@ def kubeconfig(plan: Plan, user: str, token: str, port: int = API_PORT) -> str:
 def audit_policy() -> dict[str, Any]:
     """Write down what service accounts of ours ask for; nobody else."""
     rules = [
+        {
+            "level": "Request",  # says with which grace period
+            "userGroups": ["system:serviceaccounts:hardpoint"],
+            "verbs": ["delete"],
+            "resources": [{"group": "", "resources": ["pods"]}],
+        },
         {"level": "Metadata", "userGroups": ["system:serviceaccounts:hardpoint"]},
         {"level": "None"},
     ]
@@ -199,7 +208,7 @@ address = "{node}/run/containerd.sock"
 sandbox = "localhost/pause:1"
 
 [plugins."io.containerd.cri.v1.runtime"]
-cdi_spec_dirs = ["{node}/cdi"]
+cdi_spec_dirs = ["{node}/etc-cdi", "{node}/cdi"]
 restrict_oom_score_adj = true # CAP_SYS_RESOURCE may be missing
 disable_apparmor = true
 netns_mounts_under_state_dir = true
@@ -243,7 +252,7 @@ def pod_network(plan: Plan, node: str) -> dict[str, Any]:
     addresses = {
         "type": "host-local",
         "dataDir": str(plan.at(node, "addresses")),
-        "ranges": [[{"subnet": f"198.51.100.{64 * number}/26"}]],
+        "ranges": [[{"subnet": f"198.51.100.{256 // MOST_NODES * number}/{_LENGTH}"}]],
     }
     bridge = {"type": "bridge", "bridge": f"pods-{node}", "isGateway": False, "ipMasq": False}
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge | {"ipam": addresses}]}
@@ -253,6 +262,7 @@ def kubelet_configuration(plan: Plan, node: str) -> dict[str, Any]:
     return {
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "staticPodPath": str(plan.at(node, "static")),
         "address": address(node),
         "healthzPort": 0,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},

@@ -198,8 +198,8 @@ class Supervisor:
     def _runtime(self, node: str) -> None:
         """Make a node's directories, cgroup, address and namespace, and start its containerd."""
         planned, home = self.plan, self.plan.at(node)
-        for name in ("kubelet/device-plugins", "run", "cdi", "cni"):
-            (home / name).mkdir(parents=True)
+        for name in ("kubelet/device-plugins", "run", "cdi", "cni", "etc-cdi", "static"):
+            (home / name).mkdir(parents=True, exist_ok=name in ("etc-cdi", "static"))
         for hierarchy in hierarchies():
             (hierarchy / plan.cgroup(planned, node)).mkdir()
         network.add_address(plan.address(node), int(node.removeprefix("n")))
@@ -303,7 +303,7 @@ class Supervisor:
                     os.waitpid(pid, os.WNOHANG)
 
 
-_ALL_NODES = ("n0", "n1", "n2", "n3")
+_ALL_NODES = tuple(f"n{number}" for number in range(plan.MOST_NODES))
 _LAST_ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:node-proxier"
 _FIRST_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 

@@ -19,6 +19,8 @@ ACME = "acme.example.com"
 """What a third party's boards are published under: cluster.boards."""
 HOME = "home.example.com"
 """What the node with the device plugin frontend has: cluster.plugged."""
+GPUS = "gpu.bcd.dev"
+"""The DRA driver of the node with granted GPUs: cluster.granted."""
 FIRST, SECOND = "pci-0000-00-02-0", "pci-0000-03-00-0"
 ADAPTER = "usb-1-8-1-0"
 WHOLE = {FIRST, f"{FIRST}-display", f"{FIRST}-i2c-dev", SECOND, f"{SECOND}-display", ADAPTER}
@@ -33,7 +35,7 @@ class World:
         self.cluster = cluster
         self.witness = Witness(cluster.kubeconfig)
         self.machine = Machine(cluster.state / "machine")
-        grant_role(self.witness, LIKEN, ACME, HOME)
+        grant_role(self.witness, LIKEN, ACME, HOME, GPUS)
         self.witness.apply((GUIDE / "classes.yaml").read_text())
         settings = self.machine.environment() | {"HARDPOINT_DOMAIN": LIKEN}
         self.agent = agent_on(cluster, self.witness, "n0", settings)

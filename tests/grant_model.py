@@ -1,0 +1,347 @@
+"""A node under grants, for a model of who may use which device: what is true, and who finds it out.
+
+The truth is a table: which grants the source states, which pods run, and whose processes have which
+device. The agent is real; the kubelet, the source and the evidence answer by the table, or fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+from pod_world import Pods
+
+import hardpoint._core.agent as agent_module
+from hardpoint import (
+    Device,
+    DeviceNode,
+    Evidence,
+    Grant,
+    GrantedDevice,
+    GrantOutcome,
+    Hold,
+    Release,
+    exclusive,
+    hookimpl,
+)
+from hardpoint._core.agent import HardpointAgent
+from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint.errors import HoldError
+from hardpoint.grants import published_name
+from hardpoint.kube import Kube
+from hardpoint.model import Allotment, Claim, ClaimKey
+from hardpoint.policies.pod_reaper import PodReaper
+from hardpoint.settings import AgentSettings, PathSettings
+from hardpoint.testing.api_server import FakeApiServer
+from hardpoint.testing.clock import ManualClock
+from hardpoint.testing.sysfs import FakeMachine
+
+DEVICES = ("d0", "d1", "d2")
+ALLOCATIONS = ("a", "b", "c")
+DRIVER = "hardpoint.dev"
+NODE = "node-1"
+
+
+@dataclass
+class Pod:
+    """A pod with a claim of its own on one device."""
+
+    name: str
+    uid: str
+    device: str
+    allocation: str
+    key: ClaimKey
+    alive: bool = True
+    """A process of it runs, that may have the device open."""
+    listed: bool = True
+    """The kubelet knows of it."""
+
+
+@dataclass
+class Truth:
+    """What is so, and who cannot say."""
+
+    grants: dict[str, frozenset[str]] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    """By UID; those that are over too, while a process of theirs runs."""
+    source_fails: bool = False
+    kubelet_fails: bool = False
+    evidence_fails: bool = False
+    api_fails: bool = False
+    wrong: list[str] = field(default_factory=list)
+    """What must never be."""
+    released: list[str] = field(default_factory=list)
+
+    def users(self, devices: frozenset[str], allocation: str) -> list[str]:
+        """Return the pods whose processes have a device of an allocation."""
+        return [
+            pod.uid
+            for pod in self.pods.values()
+            if pod.alive and pod.device in devices and pod.allocation == allocation
+        ]
+
+
+class _Driver:
+    def __init__(self, node: object, settings: object) -> None: ...
+
+    @hookimpl
+    def publish_devices(self) -> list[Device]:
+        return [
+            Device(
+                name=name,
+                kind="thing",
+                nodes=(DeviceNode(path=f"/dev/{name}", major=240, minor=number),),
+                parts=(exclusive(f"slot:{name}"),),
+            )
+            for number, name in enumerate(DEVICES)
+        ]
+
+
+def _source(truth: Truth) -> type:
+    class Source:
+        kinds = ("thing",)
+
+        def __init__(self, node: object, settings: object) -> None: ...
+
+        @hookimpl
+        def grant_devices(self) -> list[Grant]:
+            if truth.source_fails:
+                raise OSError("not to be read")
+            return [
+                Grant(
+                    allocation=allocation,
+                    devices=tuple(GrantedDevice(name=name) for name in sorted(devices)),
+                )
+                for allocation, devices in sorted(truth.grants.items())
+            ]
+
+        @hookimpl
+        def report_grant(self, grant: Grant, outcome: GrantOutcome) -> None: ...
+
+        @hookimpl
+        def report_release(self, grant: Grant, release: Release) -> None:
+            users = truth.users(frozenset(release.names), grant.allocation)
+            if users:
+                truth.wrong.append(f"{release} is reported while {users} have its devices")
+            truth.released.append(grant.allocation)
+
+    return Source
+
+
+def _evidence(truth: Truth) -> type:
+    class Processes:
+        """What kubepods_processes finds."""
+
+        def __init__(self, node: object, settings: object) -> None: ...
+
+        @hookimpl
+        def find_users(self, release: Release) -> Evidence:
+            began = time.monotonic()
+            if truth.evidence_fails:
+                raise OSError("/proc is not to be read")
+            users = [
+                pod.uid for pod in truth.pods.values() if pod.alive and pod.device in release.names
+            ]
+            return Evidence.used_by(began, *users) if users else Evidence.none(began)
+
+    class Listed:
+        """What pod_resources finds."""
+
+        def __init__(self, node: object, settings: object) -> None: ...
+
+        @hookimpl
+        def find_users(self, release: Release, holds: tuple[Hold, ...]) -> Evidence:
+            began = time.monotonic()
+            if truth.kubelet_fails:
+                return Evidence.unknown("the kubelet does not answer")
+            names = {published_name(name, release.allocation) for name in release.names}
+            users = [
+                pod.name
+                for pod in truth.pods.values()
+                if pod.listed and published_name(pod.device, pod.allocation) in names
+            ]
+            return Evidence.used_by(began, *users) if users else Evidence.none(began)
+
+    return type("Both", (), {"processes": Processes, "listed": Listed})
+
+
+class GrantNode:
+    """The node and the agent on it; every step waits until what it leads to is done."""
+
+    def __init__(self, root: Path, server: FakeApiServer) -> None:
+        self.root, self.server = root, server
+        self.truth, self.pods, self.clock = Truth(), Pods(), ManualClock(1000.0)
+        self.machine = FakeMachine(root / "machine")
+        for number, name in enumerate(DEVICES):
+            self.machine.platform(f"acme-{name}").node("things", name, 240, number)
+        self.paths = PathSettings(state=root / "state", cdi=root / "cdi", kubelet=root / "kubelet")
+        self.agent: HardpointAgent
+        self._fresh = itertools.count(1)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run an agent until the block ends; time stands still for what it would do by itself."""
+        both: Any = _evidence(self.truth)
+        plugins = Plugins(
+            [
+                Plugin("driver", "things", loaded=_Driver),
+                Plugin("policy", "source", loaded=_source(self.truth)),
+                Plugin("policy", "processes", loaded=both.processes),
+                Plugin("policy", "listed", loaded=both.listed),
+                Plugin("policy", "pod_reaper", loaded=PodReaper),
+            ]
+        )
+        node = self.machine.node()
+        for plugin in plugins.all:
+            quick = {"pods_per_minute": 1000} if plugin.name == "pod_reaper" else {}
+            plugins.start(plugin, node, quick)
+            assert plugin.state == "running", plugin.reason
+        settings = AgentSettings(paths=self.paths, node_name=NODE)
+        real = vars(agent_module)["PodSource"]
+        vars(agent_module)["PodSource"] = lambda *_: self.pods
+        try:
+            agent = HardpointAgent(settings, node, instance="", plugins=plugins, events=False)
+            agent.connect = lambda: self._connect()  # type: ignore[method-assign]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent.run)
+                with anyio.fail_after(10):
+                    await agent.started.wait()
+                self.agent = agent
+                agent.policies.reaper._clock = self.clock.now
+                agent.policies.granting._ticks = self.clock.now
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            vars(agent_module)["PodSource"] = real
+
+    def _connect(self) -> Kube:
+        return Kube.at("http://127.0.0.1:9" if self.truth.api_fails else self.server.url)
+
+    # -- pods -------------------------------------------------------------------------------------
+
+    async def start_pod(self, name: str, device: str) -> bool:
+        """Let a pod be placed with the device that the offer shows now; say whether it runs."""
+        offered = self.agent.offer.find(device)
+        if offered is None or name in {pod.name for pod in self._listed()}:
+            return False
+        if name in {one["metadata"]["name"] for one in self.server.items("pods")}:
+            return False
+        pod = self._place(name, device, offered.allocation)
+        try:
+            await self.agent.prepare(pod.key, self._reading(pod))
+        except HoldError:
+            self._forget(pod)
+            return False
+        granted = self.truth.grants.get(pod.allocation, frozenset())
+        if device not in granted and not self.truth.source_fails:
+            self.truth.wrong.append(f"{name} got {device} of {pod.allocation}: {granted}")
+        self.truth.pods[pod.uid] = pod
+        self.pods.claims(name, pod.key.name, published_name(device, pod.allocation))
+        return True
+
+    def _place(self, name: str, device: str, allocation: str) -> Pod:
+        number = next(self._fresh)
+        claim = f"claim-{number}"
+        published = published_name(device, allocation)
+        made = self.server.add(_pod(name))
+        uid = str(made["metadata"]["uid"])
+        body = self.server.add(_claim(claim))
+        key = ClaimKey(str(body["metadata"]["uid"]), "ns", claim, DRIVER)
+        result = {"request": "r", "driver": DRIVER, "pool": NODE, "device": published}
+        pods = [{"resource": "pods", "name": name, "uid": uid}]
+        self.server.allocate("ns", claim, [result], reserved_for=pods)
+        return Pod(name, uid, device, allocation, key)
+
+    def _reading(self, pod: Pod) -> Callable[[], Awaitable[Claim]]:
+        async def read() -> Claim:
+            one = Allotment(
+                request="r",
+                device=pod.device,
+                pool=NODE,
+                allocation=pod.allocation,
+                published=published_name(pod.device, pod.allocation),
+            )
+            return Claim(key=pod.key, allotments=(one,))
+
+        return read
+
+    def _listed(self) -> list[Pod]:
+        return [pod for pod in self.truth.pods.values() if pod.listed]
+
+    async def end_pod(self, pod: Pod, *, process_stays: bool = False) -> None:
+        """Let the kubelet end a pod; with a process that stays, as after a forced deletion."""
+        pod.alive = process_stays
+        pod.listed = False
+        self.pods.listed.pop(pod.name, None)
+        await self.agent.unprepare(pod.key)
+        self._forget(pod)
+        if not process_stays:
+            del self.truth.pods[pod.uid]
+
+    def _forget(self, pod: Pod) -> None:
+        there = {one["metadata"]["uid"]: one for one in self.server.items("pods")}
+        if pod.uid in there:
+            self.server.remove("pods", pod.name, "ns")
+        self.server.remove("resourceclaims", pod.key.name, "ns")
+
+    # -- time and looks ---------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Let the agent look at the grants and at releases, and wait for what follows."""
+        self.pods.broken = "away" if self.truth.kubelet_fails else ""
+        await self.agent.policies.granting.settle()
+        await self.agent.policies.releases.look()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, and the reaper look; kubelets end what it deleted."""
+        self.clock.advance(seconds)
+        await self.settle()
+        before = self._there()
+        await self.agent.policies.reaper.sweep()
+        for uid in before - self._there():
+            await self._reaped(uid)
+
+    def _there(self) -> set[str]:
+        """Return the UIDs of pods that nobody has deleted."""
+        return {
+            str(one["metadata"]["uid"])
+            for one in self.server.items("pods")
+            if not one["metadata"].get("deletionTimestamp")
+        }
+
+    async def _reaped(self, uid: str) -> None:
+        pod = self.truth.pods.get(uid)
+        if pod is None:
+            self.truth.wrong.append(f"a pod was deleted that has no device: {uid}")
+            return
+        if pod.device in self.truth.grants.get(pod.allocation, frozenset()):
+            self.truth.wrong.append(f"{pod.name} was deleted, and {pod.allocation} is in force")
+        await self.end_pod(pod)
+
+
+def _pod(name: str) -> dict[str, Any]:
+    at = datetime.fromtimestamp(time.time() - 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "i"}]},
+        "status": {"phase": "Running", "startTime": at},
+    }
+
+
+def _claim(name: str) -> dict[str, Any]:
+    request = {"name": "r", "exactly": {"deviceClassName": "thing"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"devices": {"requests": [request]}},
+    }
