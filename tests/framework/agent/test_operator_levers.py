@@ -32,15 +32,32 @@ async def test_a_drain_that_is_forced_is_taken_up_where_no_source_is_asked(world
         await agent.prepare(held.key, reading(held))
         await agent.withdraw("maintenance")
         await until_so(agent, lambda: bool(agent.releases()))
+        await agent.unprepare(held.key)
+        (drain,) = read_book(world.paths.state).releases
+
+        async with lever_of(world) as lever:
+            await lever.end([drain], drain.keys, (), {"devices": ["radio0"]})
+
+        await until_so(agent, lambda: not agent.releases())
+        await until_so(agent, lambda: not read_book(world.paths.state).releases)
+
+
+async def test_what_is_held_is_forgotten_in_the_moment_in_which_its_release_is_over(
+    world: World,
+) -> None:
+    held = claim("radio0")
+    async with world.agent() as agent:
+        await agent.prepare(held.key, reading(held))
+        await agent.withdraw("maintenance")
+        await until_so(agent, lambda: bool(agent.releases()))
         (drain,) = read_book(world.paths.state).releases
         records = await agent._ledger.read()
 
         async with lever_of(world) as lever:
             await lever.end([drain], drain.keys, records, {"devices": ["radio0"]})
 
-        await until_so(agent, lambda: not agent.releases())
         await until_so(agent, lambda: not read_book(world.paths.state).releases)
-        assert agent.holds() == ()
+        await until_so(agent, lambda: agent.holds() == ())
         assert not list(world.paths.cdi.glob("*.json"))
 
 
