@@ -200,6 +200,16 @@ async def test_what_the_agent_still_holds_under_an_id_is_in_use(
     assert found.users == ("a container that has gpu0@a1 of hardpoint.dev/gpu",)
 
 
+@pytest.mark.field_case("B14")
+async def test_a_claim_that_was_unprepared_under_a_running_pod_leaves_its_device_in_use(
+    kubelet: FakeKubelet, agent: FakeAgent
+) -> None:
+    shows(kubelet, with_claim(published_name("gpu0", "a1")))
+    found = await ask(agent, release("gpu0"))  # no hold is left: the kubelet has ended it
+
+    assert found.users == ("pod media/player",)
+
+
 # -- init containers ------------------------------------------------------------------------------
 
 
@@ -284,6 +294,7 @@ async def test_a_worker_whose_kubelet_is_stopped_leaves_everything_in_use(
     assert not found.users
 
 
+@pytest.mark.field_case("J04")
 async def test_a_kubelet_that_has_just_started_is_not_believed_about_what_it_does_not_list(
     kubelet: FakeKubelet, agent: FakeAgent
 ) -> None:

@@ -97,7 +97,7 @@ class Look:
     own: str
     """The agent's own cgroup: its drivers may have devices open."""
     found: list[Found] = field(default_factory=list)
-    mapped: dict[tuple[bytes, ...], bool] = field(default_factory=dict)
+    mapped: dict[bytes, bool] = field(default_factory=dict)
     """Whether a mapped file is a wanted device: a library is mapped by every process."""
 
 
@@ -235,19 +235,19 @@ def _is_at(path: str, paths: frozenset[str]) -> bool:
 def _has_mapped(directory: str, task: str, maps: bytes, look: Look) -> bool:
     """Say whether a process has a device mapped; ``maps`` is as in proc_pid_maps(5)."""
     for line in maps.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) < 6 or not fields[5].startswith(b"/"):
-            continue
-        key = tuple(fields[3:])
-        known = look.mapped.get(key)
+        file = line.split(b" ", 3)[3]  # its device, inode and path, whatever is mapped of it
+        known = look.mapped.get(file)
         if known is None:
-            known = look.mapped[key] = _is_device(directory, task, fields, look.wanted)
+            known = look.mapped[file] = _is_device(directory, task, line, look.wanted)
         if known:
             return True
     return False
 
 
-def _is_device(directory: str, task: str, fields: list[bytes], wanted: Wanted) -> bool:
+def _is_device(directory: str, task: str, line: bytes, wanted: Wanted) -> bool:
+    fields = line.split(None, 5)
+    if len(fields) < 6 or not fields[5].startswith(b"/"):
+        return False
     path = os.fsdecode(fields[5])
     if path.removesuffix(" (deleted)") in wanted.paths:
         return True
