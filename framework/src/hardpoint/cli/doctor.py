@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_origin
 
@@ -18,10 +17,11 @@ from hardpoint._core.discovery import Plugins
 from hardpoint._core.offline import look, shares, start_plugins
 from hardpoint._core.shares import TWO_FRONTENDS
 from hardpoint._core.state import agent_runs, read_status
-from hardpoint.cli import container_runtime
+from hardpoint.cli import container_runtime, doctor_policies
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
+from hardpoint.cli.findings import Finding
 from hardpoint.cli.output import as_json, table
-from hardpoint.errors import BadSettings
+from hardpoint.errors import BadSettings, LedgerDamaged, LedgerError
 from hardpoint.model import NodeType, Offer
 from hardpoint.settings import AgentSettings
 
@@ -35,20 +35,12 @@ KUBELET_ROOTS = (
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi", "/var/cdi/dynamic")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's: ``ok``, ``warn`` or ``fail``, what was found, and what to do."""
-
-    level: str
-    subject: str
-    found: str
-    do: str = ""
-
-
 _PODS = (
     "mount it, read-only: without it nobody can say which pod has what, and under the device "
     "plugin API devices of pods that ended stay held"
 )
+_NOT_FREE = "mount it, read-only: until it answers, nothing whose grant ended is free"
+_LEVELS = {False: "warn", True: "fail"}
 _NO_PLUGINS = (
     "the device plugin frontend serves through it, and nothing is offered without: start the "
     "kubelet, and mount its device-plugins directory at this path (device_plugins in [paths])"
@@ -86,6 +78,10 @@ def _checked(
     except OSError as error:
         name = check.__name__.strip("_").replace("_", " ")
         yield Finding("warn", name, f"cannot look: {error}", "run the doctor as root on the node")
+    except LedgerError as error:
+        aside = "the agent keeps it aside when it starts, and begins anew"
+        remedy = aside if isinstance(error, LedgerDamaged) else ""
+        yield Finding("fail", "ledger", str(error), remedy)
 
 
 def _rights(settings: AgentSettings) -> Iterator[Finding]:
@@ -138,7 +134,8 @@ def _kubelet(settings: AgentSettings) -> Iterator[Finding]:
         looked = ", ".join(dict.fromkeys((str(root), *KUBELET_ROOTS)))
         yield Finding("warn", "kubelet", f"no kubelet root among {looked}", "is this a node?")
     pods, plugins = root / "pod-resources/kubelet.sock", settings.paths.device_plugins
-    yield from _socket("pod-resources", pods, _PODS)
+    asked = "pod_resources" in settings.policies
+    yield from _socket("pod-resources", pods, _NOT_FREE if asked else _PODS, _LEVELS[asked])
     serves = "deviceplugin" in _serving(settings)
     level, absent = ("fail", _NO_PLUGINS) if serves else ("warn", _PLUGINS)
     yield from _socket("device plugins", plugins / "kubelet.sock", absent, level)
@@ -319,4 +316,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-CHECKS = (_rights, _sysfs, _events, _kubelet, _cdi, _runtime, _selinux, _plugins, _settings, _agent)
+CHECKS = (
+    _rights,
+    _sysfs,
+    _events,
+    _kubelet,
+    _cdi,
+    _runtime,
+    _selinux,
+    _plugins,
+    doctor_policies.policies,
+    _settings,
+    doctor_policies.grants,
+    _agent,
+)
