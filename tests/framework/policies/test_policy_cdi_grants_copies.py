@@ -14,6 +14,7 @@ from hardpoint import Device, DeviceNode, Offered, TryAgain
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.cdi_rules import check
 from hardpoint.testing.agent import FakeAgent
+from hardpoint.testing.durable import DurableRun, Kill, Reboot, heard, told, walk
 
 COPY = "grant_bcd-a.json"
 
@@ -350,3 +351,112 @@ async def test_an_offer_with_other_nodes_is_looked_at_at_once(ground: Ground) ->
 
     await ground.grants()
     admit(ground, device("gpu-0", 1))
+
+
+async def test_a_copy_that_cannot_be_removed_is_told_of(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ground.hold("a", spec("gpu-0"))
+    ground.offer("a", device("gpu-0", 1))
+    await ground.grants()
+    path.unlink()
+
+    def fails(path: Path) -> bool:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hardpoint.policies.cdi_grants.copies.files.remove", fails)
+        assert await ground.grants() == {}
+    told = ground.agent.faults.pop("policy/cdi_grants copies")
+    await ground.grants()
+
+    assert f"{COPY}: Operation not permitted" in told[0]
+    assert ground.copies == {}
+    assert ground.agent.faults == {}
+
+
+async def test_an_entry_that_is_left_with_nothing_is_still_a_good_one(ground: Ground) -> None:
+    """A device without nodes, whose hold names one that is gone."""
+    ground.hold("a", spec({"name": "gpu-0", "containerEdits": {"deviceNodes": [node_entry(9)]}}))
+    plain = DeviceNode(path="/dev/nvidia0", major=195, minor=0, absent_ok=True)
+    ground.offer("a", Device(name="gpu-0", kind="gpu", nodes=(plain,), driver="x"))
+
+    await ground.grants()
+    await ground.grants()
+
+    check(ground.copies[COPY])
+    assert nodes(ground.copies[COPY], "gpu-0") == []
+
+
+async def test_of_a_device_whose_numbers_are_not_known_yet_nothing_is_said(ground: Ground) -> None:
+    ground.hold("a", spec("gpu-0"))
+    bare = Device(name="gpu-0", kind="gpu", nodes=(DeviceNode(path="/dev/late"),), driver="x")
+    ground.offer("a", bare)
+
+    await ground.grants()
+
+    assert ground.copies == {}
+
+
+async def test_a_node_in_the_common_edits_that_is_another_devices_goes(ground: Ground) -> None:
+    common = {"deviceNodes": [node_entry(0), node_entry(255, path="/dev/nvidiactl")]}
+    ground.host("/dev/nvidiactl", 255, major=196)
+    common["deviceNodes"][1]["major"] = 196
+    ground.hold(
+        "a",
+        spec({"name": "gpu-0", "containerEdits": {"env": ["A=b"]}}) | {"containerEdits": common},
+    )
+    ground.offer("a", device("gpu-0", 1))
+
+    await ground.grants()
+
+    assert nodes(ground.copies[COPY], "gpu-0") == [
+        ("/dev/nvidia1", 195, 1),
+        ("/dev/nvidiactl", 196, 255),
+    ]
+
+
+class Corrects(DurableRun):
+    """A hold is corrected, and goes."""
+
+    watch = ("cdi",)
+
+    def work(self, root: Path) -> None:
+        ground = _swapped(root)
+        anyio.run(ground.grants)
+        told(root, "corrected")
+        (ground.directory / "bcd-a.json").unlink()
+        told(root, "gone")
+        anyio.run(ground.grants)
+
+    def reboot(self, root: Path) -> None:
+        for path in (root / "cdi").glob("*"):
+            path.unlink()
+
+    def look(self, root: Path) -> None:
+        gone = ["gone"] in heard(root) if (root / "told").exists() else False
+        (root / "etc-cdi").rename(root / "before")
+        ground = _swapped(root)
+        if gone:
+            (ground.directory / "bcd-a.json").unlink()
+        anyio.run(ground.grants)
+        assert set(ground.copies) == (set() if gone else {COPY})
+        assert not list(ground.agent.paths.cdi.glob(".*"))
+
+
+def _swapped(root: Path) -> Ground:
+    ground = Ground(root)
+    ground.host("/dev/nvidia1", 1)
+    ground.hold("a", spec("gpu-0"))
+    ground.offer("a", device("gpu-0", 1))
+    return ground
+
+
+@pytest.mark.parametrize("fault", [Kill(), Reboot()], ids=("kill", "reboot"))
+def test_after_a_crash_a_hold_is_corrected_and_nothing_of_it_is_left(
+    tmp_path: Path, fault: Kill | Reboot
+) -> None:
+    walked = walk(Corrects, tmp_path, fault)
+
+    assert not walked.problems
+    assert walked.rounds > 4

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hold_files import Ground, node_entry, spec
 
-from hardpoint import DeviceNode, NodeType
+from hardpoint import DeviceNode, Grant, NodeType
 from hardpoint.policies.cdi_grants import CdiGrantsSettings
 from hardpoint.policies.cdi_grants.documents import LARGEST
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
@@ -216,6 +216,10 @@ BAD: dict[str, Callable[[Path], Any] | bytes] = {
     "a device without edits": json.dumps(spec({"name": "gpu-0", "containerEdits": {}})).encode(),
     "a device twice": json.dumps(spec("gpu-0", "gpu-0")).encode(),
     "devices are a word": json.dumps(spec("gpu-0", devices="all")).encode(),
+    "unknown and without devices": json.dumps(spec(more=1)).encode(),
+    "unknown and badly named": json.dumps(
+        spec({"name": "-", "containerEdits": {"env": ["A=b"]}, "more": 1})
+    ).encode(),
     "unknown and nameless": json.dumps(spec("gpu-0", devices=[{}], more=1)).encode(),
     "an old version": json.dumps(spec("gpu-0", cdiVersion="0.5.0")).encode(),
     "a relative path": WHOLE.replace(b"/dev/nvidia0", b"dev/nvidia0"),
@@ -498,3 +502,34 @@ def test_what_another_user_owns_is_not_roots_word(user: int) -> None:
 
     assert f"user {user}" in distrusted(status)
     assert not distrusted(os.stat_result((0o100644, 1, 1, 1, 0, 0, 0, 0, 0, 0)))
+
+
+async def test_a_file_that_changes_while_it_is_read_is_read_again_later(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes it in place: the first half of one and the second of another is a word of
+    nobody's."""
+    ground.hold("a", spec("gpu-0"))
+    before = await ground.grants()
+    path = ground.hold("a", spec("gpu-1"))
+    real, looks = os.fstat, iter(range(100))
+
+    def fstat(descriptor: int) -> os.stat_result:
+        if next(looks) == 2:  # of the directory, of the file, and now of what was read
+            path.write_text(json.dumps(spec("gpu-2")))
+        return real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hardpoint.policies.cdi_grants.holds.os.fstat", fstat)
+        meanwhile = await ground.grants()
+
+    assert meanwhile == before
+    assert [one.name for one in (await ground.grants())["a"].devices] == ["gpu-2"]
+
+
+async def test_a_grant_of_another_source_is_no_word_on_a_bad_file(ground: Ground) -> None:
+    ground.agent.set_state(granted=[Grant(allocation="bad", source="policy/other")])
+    ground.hold("bad", b"")
+
+    with pytest.raises(Unreadable):
+        await ground.grants()

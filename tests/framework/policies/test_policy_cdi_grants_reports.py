@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 from hold_files import Ground, device, spec
 
@@ -197,6 +199,34 @@ async def test_the_source_tells_into_the_state_directory_unless_it_is_told_elsew
 
         assert granted["outcome"] == "in-force"
         assert json.loads((root / where / "a-1.json").read_text())["released"] is True
+
+
+async def test_the_source_sweeps_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint.policies.cdi_grants._SWEEP", 0.01)
+    ground = Ground(tmp_path, keep_reports=0)
+    reports = ground.source._reports_of(ground.agent.paths.state)
+    for allocation in ("stated", "in-force", "releasing", "over"):
+        reports.tell_release(Grant(allocation=allocation), RELEASE)
+    ground.hold("stated", spec("gpu-0"))
+    releasing = replace(RELEASE, allocation="releasing")
+    granted = [Grant(allocation="in-force", source="policy/cdi_grants")]
+    ground.agent.set_state(granted=granted, releasing=[releasing])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ground.source.serve_policy, ground.agent)
+        await anyio.sleep(0.05)
+        unread = len(list(reports.directory.iterdir()))
+        await ground.grants()
+        with anyio.fail_after(10):
+            while reports.path("over").exists():  # noqa: ASYNC110 - files set no Event
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+    assert unread == 4
+    left = {path.stem for path in reports.directory.iterdir()}
+    assert left == {"stated", "in-force", "releasing"}
 
 
 class Tells(DurableRun):
