@@ -9,6 +9,7 @@ import pytest
 
 from hardpoint.testing.api_server import FakeApiServer
 
+from .drain_world import DrainWorld
 from .node_world import NodeWorld
 
 
@@ -21,3 +22,8 @@ async def node_server() -> AsyncIterator[FakeApiServer]:
 @pytest.fixture
 def node_world(tmp_path: Path, node_server: FakeApiServer) -> NodeWorld:
     return NodeWorld(tmp_path, node_server)
+
+
+@pytest.fixture
+def drain_world(tmp_path: Path, node_server: FakeApiServer) -> DrainWorld:
+    return DrainWorld(tmp_path, node_server)

@@ -53,7 +53,7 @@ class NodeWorld:
                 await anyio.sleep(0.001)
 
         pace = Pace(gap=gap, settle=settle, sleep=sleep, wall=self.clock.now)
-        async with anyio.create_task_group() as tasks, self.kube() as kube:
+        async with self.kube() as kube, anyio.create_task_group() as tasks:
             keeping = Keeping(self.agent, NodeStatusSettings(**settings), kube, pace)
             tasks.start_soon(keeping.run)
             yield

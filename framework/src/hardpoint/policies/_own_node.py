@@ -19,12 +19,31 @@ if TYPE_CHECKING:
 Sleep = Callable[[float], Awaitable[None]]
 
 
+class Faults:
+    """Failures on the fault board; one that is not there is not taken off again and again."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._clear: set[str] = set()
+
+    def say(self, source: str, message: str) -> None:
+        """Put one on it."""
+        self._clear.discard(source)
+        self._agent.on_fault(source, message)
+
+    def clear(self, source: str) -> None:
+        """Take it off: it works again."""
+        if source not in self._clear:
+            self._clear.add(source)
+            self._agent.clear_fault(source)
+
+
 class OwnNode:
     """One Node, watched. ``changed`` is called after each news of it."""
 
     def __init__(self, kube: Kube, agent: Agent, source: str, changed: Callable[[], None]) -> None:
         self._kube, self._agent, self._changed = kube, agent, changed
-        self._source = f"{source}: Node"
+        self._source, self._faults = f"{source}: Node", Faults(agent)
         self._version = -1
         self.known = False
         """True once the API server has said whether there is one."""
@@ -67,9 +86,9 @@ class OwnNode:
 
     def _say_trouble(self, error: KubeError | None) -> None:
         if error is None:
-            self._agent.clear_fault(self._source)
+            self._faults.clear(self._source)
         else:
-            self._agent.on_fault(self._source, str(error))
+            self._faults.say(self._source, str(error))
 
 
 class Writer:
@@ -81,7 +100,7 @@ class Writer:
     def __init__(
         self, agent: Agent, source: str, act: Callable[[], Awaitable[bool]], *, gap: float
     ) -> None:
-        self._agent, self._source, self._act, self._gap = agent, source, act, gap
+        self._faults, self._source, self._act, self._gap = Faults(agent), source, act, gap
         self._touched = anyio.Event()
         self._away, self._refused = Backoff(1.0, 30.0), Backoff(5.0, 600.0)
 
@@ -101,11 +120,11 @@ class Writer:
         try:
             wrote = await self._act()
         except KubeError as error:
-            self._agent.on_fault(self._source, str(error))
+            self._faults.say(self._source, str(error))
             self.touch()
             away = isinstance(error, KubeUnreachable)
             return (self._away if away else self._refused).next()
-        self._agent.clear_fault(self._source)
+        self._faults.clear(self._source)
         self._away.reset()
         self._refused.reset()
         return self._gap if wrote else 0.0

@@ -13,7 +13,7 @@ import anyio
 
 from hardpoint.grants import NodeCondition
 from hardpoint.kube import NODES, Json
-from hardpoint.policies._own_node import OwnNode, Sleep, Writer
+from hardpoint.policies._own_node import Faults, OwnNode, Sleep, Writer
 from hardpoint.policies.node_status import conditions, labels, owned, taints
 from hardpoint.policies.node_status.settings import KUBELETS
 
@@ -50,6 +50,8 @@ class Keeping:
         self._own = OwnNode(kube, agent, SOURCE, self._touch)
         self._status = Writer(agent, f"{SOURCE}: status", self._say, gap=pace.gap)
         self._taint = Writer(agent, f"{SOURCE}: taint", self._set_taint, gap=pace.gap)
+        self._faults = Faults(agent)
+        self._noted: dict[str, object] = {}
         self._settled = False
 
     async def run(self) -> None:
@@ -83,7 +85,7 @@ class Keeping:
         said = self._labels(earned)
         notes = self._notes(node)
         true = self._conditions(node, ours)
-        self._agent.note(SOURCE, {"labels": said, "conditions": [one["type"] for one in true]})
+        self._note({"labels": said, "conditions": [one["type"] for one in true]})
         if _is_said(node, ours, said, notes, true):
             return False
         name = node["metadata"]["name"]
@@ -97,6 +99,11 @@ class Keeping:
         _log.info("said node=%s labels=%d conditions=%d", name, len(said), len(true))
         return True
 
+    def _note(self, facts: dict[str, object]) -> None:
+        if facts != self._noted:
+            self._noted = facts
+            self._agent.note(SOURCE, facts)
+
     def _labels(self, earned: Mapping[str, str]) -> dict[str, str]:
         governed = bool(self._agent.governed())
         found, bad = labels.wanted(self._settings, earned, governed=governed)
@@ -106,9 +113,9 @@ class Keeping:
     def _complain(self, what: str, bad: tuple[str, ...], why: str) -> None:
         source = f"{SOURCE}: {what}"
         if bad:
-            self._agent.on_fault(source, f"{', '.join(sorted(bad))}: {why}")
+            self._faults.say(source, f"{', '.join(sorted(bad))}: {why}")
         else:
-            self._agent.clear_fault(source)
+            self._faults.clear(source)
 
     def _conditions(self, node: Json, ours: owned.Owned) -> tuple[Json, ...]:
         raised = self._agent.conditions()

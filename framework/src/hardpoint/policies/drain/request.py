@@ -1,0 +1,80 @@
+"""The file by which a node is asked to be handed back: ``hardpoint drain`` writes it.
+
+That it is there is the request, whatever is in it. It is gone only where its directory says so: one
+that cannot be looked at is no word on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hardpoint import files
+from hardpoint.reading import printable
+
+_MOST = 4096
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a request says; empty for a file that somebody else has made."""
+
+    id: str = ""
+    by: str = ""
+    why: str = ""
+    since: float = 0.0
+    """In seconds since 1970."""
+
+
+def read(path: Path) -> Request | None:
+    """Return the request, None where there is none. Raises ``OSError`` where that is not known."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        os.stat(path.parent)  # a directory that is missing, unmounted perhaps, says nothing
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return Request(since=found.st_mtime)
+    try:
+        return _understood(_content(path), found.st_mtime)
+    except FileNotFoundError:
+        return read(path)
+    except OSError:
+        return Request(since=found.st_mtime)
+
+
+def _content(path: Path) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags), "rb") as file:
+        return file.read(_MOST)
+
+
+def _understood(content: bytes, since: float) -> Request:
+    try:
+        said = json.loads(content)
+        words = {key: printable(str(said[key]))[:_LONGEST] for key in ("id", "by", "why")}
+        return Request(since=float(said["since"]), **words)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Request(since=since)
+
+
+def write(path: Path, *, by: str, why: str) -> Request:
+    """Ask, durably; return the request, that of before where there is one. Raises ``OSError``."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    asked = Request(id=secrets.token_hex(8), by=by, why=why, since=time.time())
+    try:
+        files.create(path, json.dumps(asdict(asked)).encode(), mode=0o600)
+    except FileExistsError:
+        return read(path) or write(path, by=by, why=why)
+    return asked
+
+
+def remove(path: Path) -> bool:
+    """Ask no more, durably; say whether anybody did. Raises ``OSError``."""
+    return files.remove(path)
