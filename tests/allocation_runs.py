@@ -19,6 +19,7 @@ from pod_world import CARD, Pods, Watched, assignment, watched
 
 from hardpoint._core import schema
 from hardpoint._core.broker import Broker
+from hardpoint._core.podsource import Checkpoint
 from hardpoint.allocation import Assigned, Assignment
 from hardpoint.errors import HardpointError, HoldConflict, LedgerUnwritable
 from hardpoint.model import HoldState
@@ -76,10 +77,16 @@ class Kubelet:
         return found
 
     def list(self) -> None:
-        """List the pods that run."""
+        """List the pods that run, and write down what they have."""
         self.pods.listed = {"bystander": self.pods.listed["bystander"]}
         for pod in self.running():
             self.pods.has(pod, *PODS[pod], resource=wanted(pod)[0].resource)
+        self.write_down()
+
+    def write_down(self) -> None:
+        """Write the checkpoint: that a pod is over is in it at once, whatever was listed last."""
+        had = [(one.resource, one.id) for pod in self.running() for one in wanted(pod)]
+        self.pods.written = Checkpoint(frozenset(had), (1, 1))
 
     def next(self) -> int:
         """Return the first happening that is not known to be over."""
@@ -100,6 +107,8 @@ class Kubelet:
             told(self.root, "done", number)
 
     async def start(self, one: Watched, pod: str) -> None:
+        """Start a pod; what its init container was given stands in the checkpoint already."""
+        self.write_down()
         got = await self.insist(one, lambda: one.allocate(*wanted(pod)))
         told(self.root, "runs", pod, names(got))
 
@@ -118,6 +127,12 @@ class Kubelet:
 
     async def again(self, one: Watched) -> None:
         """Ask again for what the first pod has: its init container had it before."""
+        await self.start(one, "one")
+
+    async def replace(self, one: Watched) -> None:
+        """End the first pod, and start another in its place before anybody has looked."""
+        told(self.root, "over", "one")
+        self.pods.listed.pop("one", None)
         await self.start(one, "one")
 
     async def refused(self, one: Watched) -> None:
@@ -194,7 +209,16 @@ class AllocationRun(DurableRun):
 
     watch = ("state", "cdi", "hw")
     restarts = 2
-    story: tuple[str, ...] = ("+one", "again", "refused", "+two", "-one", "+three", "renumber")
+    story: tuple[str, ...] = (
+        "+one",
+        "again",
+        "refused",
+        "+two",
+        "replace",
+        "-one",
+        "+three",
+        "renumber",
+    )
 
     def begin(self, root: Path) -> None:
         Kubelet(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ GPU = "acme.dev/gpu"
 
 class Plugin:
     """A device plugin: serves a list that a test changes, and allocates by name."""
+
+    again = math.inf
+    """Seconds after which the list is said again though nothing has changed."""
 
     def __init__(self, directory: Path, *ids: str, resource: str = GPU, name: str = "") -> None:
         self.directory, self.resource = directory, resource
@@ -50,7 +54,8 @@ class Plugin:
         while not hanging_up.is_set():
             news = self.news
             yield pb.ListAndWatchResponse(devices=self.devices)
-            await news.wait()
+            with anyio.move_on_after(self.again):
+                await news.wait()
 
     async def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         self.asked.append(request)

@@ -79,9 +79,12 @@ class Agent(Protocol):
     async def allocate(self, wanted: Sequence[Assignment]) -> tuple[Assigned, ...]:
         """Hold devices for the kubelet's ``Allocate``, all or none; durable when this returns.
 
-        For ids that are held already the CDI files are made true again and the same names are
-        answered: kubelets ask again for an init container's id, and for that of a pod whose end
-        nobody has seen yet. No network call. Raises ``HoldError`` with the reason: not offered at
+        Kubelets ask for an id that is held already for the containers after an init container, and
+        for a pod that comes after one whose end nobody has seen yet. For the first the CDI file is
+        made true again and the same names are answered; for the second the old hold is undone and
+        scrubbed first. Which of the two it is the kubelet writes down at a list: where its driver
+        undoes or scrubs, this takes until the frontend has sent the list once more. No network
+        call. Raises ``HoldError`` with the reason: not offered at
         this moment, vetoed, unhealthy, or held, and by whom.
         """
 

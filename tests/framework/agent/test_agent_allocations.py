@@ -36,6 +36,7 @@ class Radios(Plugin):
     """A device plugin that asks an agent, as a frontend does."""
 
     agent: HardpointAgent
+    again = 0.05
 
     async def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         self.asked.append(request)

@@ -95,6 +95,7 @@ async def test_several_are_held_all_or_none(world: World) -> None:
 async def test_what_a_pod_had_already_stays_when_the_rest_is_refused(world: World) -> None:
     async with serving(world) as one:
         (before,) = await one.allocate(assignment("card-a"))
+        one.pods.writes("card-a", at=1)
 
         with pytest.raises(HoldDenied):
             await one.allocate(assignment("card-a"), assignment("nothing"))
@@ -107,6 +108,7 @@ async def test_what_a_pod_had_already_stays_when_the_rest_is_refused(world: Worl
 async def test_an_id_that_is_asked_for_again_is_answered_the_same(world: World) -> None:
     async with serving(world) as one:
         (first,) = await one.allocate(assignment("card-a"))
+        one.pods.writes("card-a", at=1)
         for file in world.cdi.iterdir():
             file.unlink()
         (again,) = await one.allocate(assignment("card-a"))
@@ -150,6 +152,7 @@ async def test_a_device_that_was_vetoed_since_is_not_given_again_and_not_injecte
 ) -> None:
     async with serving(world) as one:
         (got,) = await one.allocate(assignment("card-a"))
+        one.pods.writes("card-a", at=1)
         world.veto("card-a")
 
         with pytest.raises(HoldDenied, match="may not be used any more"):

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hardpoint import Delivery, Device, RankRequest, hookimpl
+from hardpoint import Delivery, Device, Hold, RankRequest, hookimpl
 from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin, Plugins
@@ -54,11 +54,34 @@ class Radios:
         return sorted(request.available, reverse=True)
 
 
+class Tidy(Radios):
+    """A driver that leaves nothing of one pod's to the next."""
+
+    def __init__(self, node: Node, settings: None) -> None:
+        super().__init__(node, settings)
+        self.calls: list[str] = []
+
+    @hookimpl
+    def prepare_device(self, device: Device) -> None:
+        self.calls.append(f"prepare {device.name}")
+
+    @hookimpl
+    def unprepare_device(self, hold: Hold) -> None:
+        self.calls.append(f"unprepare {hold.device.name}")
+
+    @hookimpl
+    def release_device(self, device: Device) -> None:
+        self.calls.append(f"release {device.name}")
+
+
 class Site:
     """One node with four radios; agents are started on it one after the other."""
 
     def __init__(self, root: Path, kubelet: FakeKubelet) -> None:
         self.root, self.kubelet = root, kubelet
+        self.driver: type[Radios] = Radios
+        self.radios: Any = None
+        """The driver of the agent that was started last."""
         self.machine = FakeMachine(root / "machine")
         for number in range(4):
             self.machine.platform(f"acme-{number}").node("radio", f"radio{number}", 240, number)
@@ -77,13 +100,14 @@ class Site:
         self.kubelet.runtime._info = node.info
         plugins = Plugins(
             [
-                Plugin("driver", "radios", loaded=Radios),
+                Plugin("driver", "radios", loaded=self.driver),
                 Plugin("frontend", "deviceplugin", loaded=DevicePlugin),
             ]
         )
         for plugin in plugins.all:
             plugins.start(plugin, node, sections(settings, plugin.role).get(plugin.name, {}))
             assert plugin.state == "running", plugin.reason
+        self.radios = plugins.all[0].instance
         agent = HardpointAgent(settings, node, instance="", plugins=plugins, pace=QUICK)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(agent.run)
@@ -95,7 +119,10 @@ class Site:
 
 
 @pytest.fixture
-async def site(short_path: Path, anyio_backend: str) -> AsyncIterator[Site]:
+async def site(
+    short_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Site]:
+    monkeypatch.setattr("hardpoint_deviceplugin.service.RESEND_SOON", 0.2)
     kubelet = FakeKubelet(
         short_path / "kubelet", device_plugins=short_path / "plugins", cdi=[short_path / "cdi"]
     )
@@ -138,6 +165,50 @@ async def test_the_driver_says_which_devices_a_pod_gets_together(site: Site) -> 
         (given,) = await site.kubelet.admit(pod("train", 2))
 
         assert given.ids == ("radio2", "radio3")
+
+
+async def test_what_a_pod_left_is_scrubbed_before_the_next_one_has_its_device(site: Site) -> None:
+    """It is admitted at once: no list of pods has missed the first one yet."""
+    site.driver = Tidy
+    async with site.agent() as agent:
+        await site.kubelet.until_allocatable(RADIO, 4)
+        await site.kubelet.admit(pod("train", 4))
+        site.kubelet.end(pod("train"))
+        (given,) = await site.kubelet.admit(pod("next", 4))
+        await site.kubelet.run(pod("next"))
+        held = sorted(one.id for one in agent.allocations())
+
+    for radio in given.ids:
+        calls = [call for call in site.radios.calls if call.endswith(radio)]
+        assert calls == [
+            f"{what} {radio}" for what in ("prepare", "unprepare", "release", "prepare")
+        ]
+    assert held == list(given.ids)
+
+
+async def test_an_init_containers_device_goes_on_to_its_pod_as_it_is(site: Site) -> None:
+    site.driver = Tidy
+    containers = (
+        Container(name="load", resources={RADIO: 4}, init=True),
+        Container(name="more", resources={RADIO: 2}, init=True),
+        Container(name="main", resources={RADIO: 4}),
+    )
+    both = Pod(name="train", containers=containers)
+    async with site.agent():
+        await site.kubelet.until_allocatable(RADIO, 4)
+        load, _, main = await site.kubelet.admit(both)
+        assert await site.kubelet.run(both, "load") == await site.kubelet.run(both, "main")
+
+        assert main.cdi_ids == load.cdi_ids
+        assert sorted(site.radios.calls) == [f"prepare radio{n}" for n in range(4)]
+        site.kubelet.end(both)
+        (again, *_) = await site.kubelet.admit(pod("next", 4))
+
+        assert sorted(site.radios.calls) == sorted(
+            f"{what} {radio}"
+            for radio in again.ids
+            for what in ("prepare", "unprepare", "release", "prepare")
+        )
 
 
 @pytest.mark.parametrize("way", ["cdi", "specs"])

@@ -47,7 +47,8 @@ class Allocations:
         async def one(assignment: Assignment) -> None:
             uid = assignment.key.uid
             try:
-                results[uid] = await self._broker.assign(claim_for(assignment, self._pool))
+                claim = claim_for(assignment, self._pool)
+                results[uid] = await self._broker.assign(claim, self._watch.handover.is_over)
             except Exception as error:  # noqa: BLE001 - raised below, the others given back first
                 faults[uid] = error
 

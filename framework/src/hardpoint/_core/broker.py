@@ -7,11 +7,22 @@ nobody asks is in ``upkeep``.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
+import anyio
+
 from hardpoint._core.admission import Admission, Admitted
+from hardpoint._core.inventory import QUARANTINED
 from hardpoint._core.ledger import Ledger, Record
 from hardpoint._core.locks import ClaimLocks, Turn
 from hardpoint._core.ports import Granted, Hooks, NothingGoverned
@@ -51,6 +62,9 @@ from hardpoint.node import Node
 
 _PATIENCE = 0.2
 """Seconds that what nobody waits for waits for its turn."""
+_LOOK = 0.01
+_SCRUB = 5.0
+"""Seconds that ``Allocate`` waits for a scrubbing: no other pod is admitted meanwhile."""
 
 
 async def nothing_listed() -> None:
@@ -126,11 +140,14 @@ class Broker:
             self._tell("claim-unprepared", key, records)
             self._upkeep.wake()
 
-    async def assign(self, claim: Claim) -> tuple[Result, bool]:
+    async def assign(
+        self, claim: Claim, is_over: Callable[[ClaimKey], Awaitable[bool]]
+    ) -> tuple[Result, bool]:
         """Hold the one device of an allocation; return also whether it is held anew.
 
-        One that was held already is written down again, so that nobody who looked for its users
-        before this moment ends it. Raises ``HoldError``.
+        One that is held already is ended first where its driver undoes or scrubs and who had it
+        ``is_over``: nothing of theirs may reach the next. Else it is written down again, so that
+        nobody who looked for its users before this moment ends it. Raises ``HoldError``.
         """
 
         async def read() -> Claim:
@@ -141,11 +158,38 @@ class Broker:
             async with self._turn(key) as turn:
                 records = await self._of_key(key)
                 await self._steps.undo([r for r in records if r.device.name != wanted])
-                (result,) = await self._prepare(turn, key, read, anew=True)
-                written = next(r for r in await self._of_key(key) if r.device.name == wanted)
                 had = [r for r in records if r.device.name == wanted]
                 anew = not any(r.state is HoldState.HELD for r in had)
+                if not anew and self._cleans(had) and await is_over(key):
+                    await self._end_before(key, had)
+                    anew = True
+                (result,) = await self._prepare(turn, key, read, anew=True)
+                written = next(r for r in await self._of_key(key) if r.device.name == wanted)
                 return replace(result, record=written), anew
+
+    def _cleans(self, records: Iterable[Record]) -> bool:
+        """Say whether anything is done to a device when a hold on it ends."""
+        return any(r.undo or self._steps.is_scrubbed(r) for r in records)
+
+    async def _end_before(self, key: ClaimKey, records: Sequence[Record]) -> None:
+        """End what a pod had that is over, and scrub its device while the next one waits a little.
+
+        What takes longer goes on, and withholds the device until it is done.
+        """
+        await self._steps.undo(records)
+        self._tell("allocation-ended", key, records)
+        devices = {record.device.name for record in records}
+        with anyio.move_on_after(_SCRUB):
+            for left in await self._ledger.of_claim(key.uid):
+                if left.retired and left.device.name in devices:
+                    await self._upkeep.finish(left)
+            while self._is_withheld(devices):  # noqa: ASYNC110 - until the offer is made again
+                await anyio.sleep(_LOOK)
+
+    def _is_withheld(self, devices: Container[str]) -> bool:
+        """Say whether a device is withheld for its last holder's sake."""
+        withheld = self._offer().withheld
+        return any(one.rule == QUARANTINED and one.subject in devices for one in withheld)
 
     async def give_back(self, record: Record) -> bool:
         """End a hold that nobody asks to end, unless it was written since; say whether it ended.

@@ -21,6 +21,7 @@ from typing import Protocol
 import anyio
 
 from hardpoint._core.absence import Absence, Pace
+from hardpoint._core.handover import Handover
 from hardpoint._core.podlist import PodList, Users
 from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
@@ -56,6 +57,9 @@ class Pods(Protocol):
 
     async def get(self, namespace: str, name: str) -> PodUse | None:
         """Return one pod. Raises ``HardpointError``."""
+
+    def written_at(self) -> tuple[int, int]:
+        """Return what tells one checkpoint from the next."""
 
     async def checkpoint(self) -> Checkpoint:
         """Return what the device manager has written down. Raises ``HardpointError``."""
@@ -121,6 +125,7 @@ class PodWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._around, self._clock = around, clock
+        self.handover = Handover(around.pods)
         self.pace = pace or Pace()
         self._absence = Absence(self.pace, node, itself)
         self._announced: dict[tuple[str, str], Assignment] = {}

@@ -347,12 +347,13 @@ class Steps:
 
     async def end(self, records: Sequence[Record]) -> None:
         """End holds that are undone; a device that its driver scrubs stays withheld until it is."""
-        scrubbed = [r for r in records if self._is_scrubbed(r)]
+        scrubbed = [r for r in records if self.is_scrubbed(r)]
         for record in scrubbed:
             await self.ledger.retire(record, HoldState.RELEASING)
         await self.ledger.forget([record for record in records if record not in scrubbed])
 
-    def _is_scrubbed(self, record: Record) -> bool:
+    def is_scrubbed(self, record: Record) -> bool:
+        """Say whether the driver releases a device after a hold on it."""
         if record.allotment.admin_access:
             return False
         return self.hooks.implements(record.device.driver, RELEASE)

@@ -278,6 +278,10 @@ class Upkeep:
         async with self._turn(key, patience=_PATIENCE):
             return  # the lock goes back unless a call into the claim's driver still runs
 
+    async def finish(self, record: Record) -> None:
+        """Release or undo a device that waits, now; who waits no longer leaves it to ``tend``."""
+        await self._do(record.id, partial(self._finish, record))
+
     async def _finish(self, record: Record) -> None:
         """Release or undo a device that waits, under a lock of its own: its claim may be back."""
         key = replace(record.claim, uid=record.lock)

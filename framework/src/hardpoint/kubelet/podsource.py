@@ -102,6 +102,14 @@ class PodSource:
         async with PodResources(self._root, timeout_s=self._timeout) as client:
             return await client.get(namespace, name)
 
+    def written_at(self) -> tuple[int, int]:
+        """Return what tells one checkpoint from the next, as ``Checkpoint.written`` does."""
+        try:
+            found = os.stat(self._checkpoint)
+        except OSError:
+            return 0, 0
+        return found.st_ino, found.st_mtime_ns
+
     async def checkpoint(self) -> Checkpoint:
         """Return what the device manager has written down; nothing where there is no such file.
 

@@ -194,4 +194,4 @@ _OF_DIRECTORIES = frozenset(
     f"os.{call}"
     for call in ("stat", "listdir", "scandir", "mkdir", "unlink", "remove", "rename", "replace")
 )
-_OURS = ("prepare", "unprepare", "connect")
+_OURS = ("prepare", "unprepare", "allocate", "connect")

@@ -72,6 +72,7 @@ class Devices:
         self.calls: list[tuple[str, str, tuple[str, ...]]] = []
         """Every call: the method, the resource, and the ids it was about."""
         self._behaviour, self._plugins, self._runtime = behaviour, plugins, runtime
+        plugins.on_list = self.save
 
     # -- admission --------------------------------------------------------------------------------
 
@@ -271,11 +272,8 @@ class Devices:
         return self._plugins.resources
 
     def keep(self, active: Collection[str]) -> None:
-        """Free what pods had that are over."""
-        kept = [one for one in self.allocated if one.pod in active]
-        if kept != self.allocated:
-            self.allocated = kept
-            self.save()
+        """Free what pods had that are over; the checkpoint says so at the next list."""
+        self.allocated = [one for one in self.allocated if one.pod in active]
 
     @property
     def checkpoint(self) -> Path:

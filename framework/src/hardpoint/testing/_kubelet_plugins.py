@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ class DevicePlugins:
         self.directory = directory
         self.registrations: list[Registration] = []
         self.complaints: list[str] = []
+        self.on_list: Callable[[], None] = lambda: None
+        """Called after each list: what is known is written down."""
         self.resources: dict[str, Resource] = {}
         self._behaviour = behaviour
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -230,6 +233,7 @@ class DevicePlugins:
         self._complain(instance.resource, found)
         resource = self.resources.setdefault(instance.resource, Resource())
         resource.devices = {device.id: device for device in found}
+        self.on_list()
         self._behaviour.changed()
 
     def _complain(self, resource: str, found: list[ListedDevice]) -> None:

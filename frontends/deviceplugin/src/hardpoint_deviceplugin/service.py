@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from hardpoint.agent import Agent
-from hardpoint.allocation import Assigned
+from hardpoint.allocation import Assigned, Assignment
 from hardpoint.errors import HardpointError, TryAgain
 from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as pb
 from hardpoint.kubelet.services import Status, serve, service_of
@@ -31,6 +31,8 @@ RESEND = 60.0
 RESEND_SOON = 10.0
 """Seconds the same, while a device is held that no pod is listed with: the kubelet notes in its
 checkpoint at a list alone that a pod is over, and the agent waits for that."""
+SAY_AGAIN, SAY_AGAIN_AT_MOST = 0.02, 0.5
+"""Seconds the same, while an Allocate waits: the first time, and doubled up to the last."""
 ANSWER_WITHIN = 60.0
 """Seconds until Allocate is answered with "try again": the kubelet itself would wait for ever, and
 admit no other pod meanwhile."""
@@ -48,13 +50,14 @@ class ResourceService:
         workshop: Workshop,
         *,
         cdi: bool = True,
-        resend: float = RESEND,
-        resend_soon: float = RESEND_SOON,
+        resend: float | None = None,
+        resend_soon: float | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent, self.name, self._workshop = agent, name, workshop
         self._cdi, self._changed = cdi, changed
-        self._resend, self._resend_soon = resend, resend_soon
+        self._resend = RESEND if resend is None else resend
+        self._resend_soon = RESEND_SOON if resend_soon is None else resend_soon
         self.resource = Resource(name=name)
         self._known: Mapping[str, Entry] = {}
         self.streams = 0
@@ -165,7 +168,7 @@ class ResourceService:
         if not wanted:
             return {}
         try:
-            held = await self._workshop.do(lambda: self._agent.allocate(wanted), ANSWER_WITHIN)
+            held = await self._workshop.do(lambda: self._ask(wanted), ANSWER_WITHIN)
         except TimeoutError:
             raise self._refused("the devices are still being prepared; try again") from None
         except TryAgain as error:
@@ -173,6 +176,32 @@ class ResourceService:
         except HardpointError as error:
             raise self._refused(str(error)) from error
         return {one.assignment.id: one for one in held}
+
+    async def _ask(self, wanted: Sequence[Assignment]) -> tuple[Assigned, ...]:
+        """Have devices held, and say the list again for as long as that takes longer than usual.
+
+        It may be the agent that waits for it: whether a pod is over, whose id is asked for again,
+        the kubelet writes down at a list alone.
+        """
+        held: tuple[Assigned, ...] = ()
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._say_again)
+            try:
+                held = await self._agent.allocate(wanted)
+            except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return held
+
+    async def _say_again(self) -> None:
+        wait = SAY_AGAIN
+        while True:
+            await anyio.sleep(wait)
+            self._wake()
+            wait = min(2 * wait, SAY_AGAIN_AT_MOST)
 
     def _answer(self, assigned: Sequence[Assigned]) -> pb.ContainerAllocateResponse:
         if self._cdi:
