@@ -23,14 +23,14 @@ def block(page: str, language: str, containing: str) -> str:
 
 
 class Tutorial:
-    """The package of a page, in a folder of its own."""
+    """The package of a page, in a folder of its own; ``about`` is a word of its code alone."""
 
-    def __init__(self, page: str, module: str, folder: Path) -> None:
+    def __init__(self, page: str, module: str, folder: Path, *, about: str = "@hookimpl") -> None:
         self.page, self.folder = page, folder
         package = folder / "src" / module
         package.mkdir(parents=True)
-        (folder / "pyproject.toml").write_text(block(page, "toml", "entry-points"))
-        (package / "__init__.py").write_text(block(page, "python", "@hookimpl"))
+        (folder / "pyproject.toml").write_text(block(page, "toml", f'= "{module}:'))
+        (package / "__init__.py").write_text(block(page, "python", about))
         self._install()
 
     def _install(self) -> None:
@@ -43,7 +43,7 @@ class Tutorial:
     def add_contract(self) -> None:
         """Write the page's contract test into the package."""
         (self.folder / "tests").mkdir()
-        suite = block(self.page, "python", "DriverContract")
+        suite = block(self.page, "python", "Contract):")
         (self.folder / "tests/test_contract.py").write_text(suite)
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
