@@ -20,8 +20,8 @@ $(STAMP): requirements-dev.txt $(addsuffix /pyproject.toml,$(MEMBERS))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ./,$(MEMBERS))
 	@touch $@
 
-run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back (FRONTEND=deviceplugin)
-	@$(BIN)/python -m hardpoint.cli demo $(if $(FRONTEND),--frontend $(FRONTEND)) $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
+run: setup ## the agent on this machine (or MACHINE=tree), one claim to its CDI file and back (FRONTEND=deviceplugin); SCENARIO=release: a grant that ends
+	@$(BIN)/python -m hardpoint.cli demo $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(FRONTEND),--frontend $(FRONTEND)) $(if $(MACHINE),--sysfs $(MACHINE),--fallback tests/data/machines/desktop.tar.gz)
 
 test: setup ## every test that needs no root, hardware or cluster
 	$(BIN)/python -m pytest -m "not (root or hwlab or cluster or gpu)" $(ARGS)

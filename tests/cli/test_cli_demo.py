@@ -129,3 +129,22 @@ replicas = 2
     assert "2. A pod asks for one example.com/render" in told
     assert "It chose pci-0000-00-02-0::" in told
     assert "Holds left: 0." in told
+
+
+def test_the_story_of_a_release_reports_nothing_free_before_the_pod_is_gone(shell: Shell) -> None:
+    done = shell("demo", "--scenario", "release")
+
+    assert done.code == 0, done.err
+    told = [line.split(maxsplit=2)[2] for line in done.out.splitlines() if " s  " in line[:12]]
+    order = [
+        next(i for i, line in enumerate(told) if words in line)
+        for words in (
+            "its hold file is gone",
+            "does not start its container again",
+            "must not have any more",
+            "have ended",
+            "nobody uses",
+            "'released': True",
+        )
+    ]
+    assert order == sorted(order)

@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="dra",
         help="how the devices are offered (default: %(default)s)",
     )
+    parser.add_argument(
+        "--scenario",
+        choices=("claim", "release"),
+        default="claim",
+        help="claim: one pod's devices; release: a grant ends under a running pod",
+    )
     parser.add_argument("--sysfs", type=Path, metavar="TREE", help="publish a recorded machine")
     parser.add_argument(
         "--fallback",
@@ -57,6 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Choose the machine and walk a claim through."""
     settings = settings_of(arguments).model_copy(update={"frontends": (arguments.frontend,)})
+    if arguments.scenario == "release":
+        from hardpoint.cli import demo_release
+
+        return demo_release.run(settings)
     if arguments.sysfs is not None:
         return _on_recorded(arguments.sysfs, settings, f"the recorded machine {arguments.sysfs}")
     node = this_machine(settings)
