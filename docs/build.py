@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import hardpoint
-from hardpoint import agent, allocation, entry, errors, hookspecs, model, node, parameters
+from hardpoint import agent, allocation, entry, errors, grants, hookspecs, model, node, parameters
 from hardpoint import settings as settings_module
 from hardpoint._core.discovery import Plugin, installed
 from hardpoint._core.offline import described, start_plugins
@@ -223,6 +223,9 @@ _TYPES: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", model, ("PreparedDevice", "Event")),
     ("Device plugin allocations", allocation, ("Assignment", "Assigned", "Allocation", "PodUser")),
     ("", allocation, ("RankRequest",)),
+    ("Grants and releases", grants, ("Grant", "GrantedDevice", "GrantOutcome", "Outcome")),
+    ("", grants, ("Release", "Evidence", "NodeCondition")),
+    ("What the reaper is asked and answers", grants, ("HoldingPod", "ReapResult", "Reaped")),
 )
 
 
