@@ -150,6 +150,7 @@ class ReaperWorld:
         born: float | None = None,
         started: float | None = None,
         node: str = NODE,
+        namespace: str = "ns",
         metadata: dict[str, Any] | None = None,
         spec: dict[str, Any] | None = None,
         status: dict[str, Any] | None = None,
@@ -160,7 +161,7 @@ class ReaperWorld:
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": name, "namespace": "ns", **(metadata or {})},
+                "metadata": {"name": name, "namespace": namespace, **(metadata or {})},
                 "spec": {
                     "nodeName": node,
                     "containers": [{"name": "main", "image": "i"}],
@@ -183,7 +184,7 @@ class ReaperWorld:
                 },
             }
         )
-        self.server.edit("pods", name, "ns").change(
+        self.server.edit("pods", name, namespace).change(
             lambda pod: pod["metadata"].update(creationTimestamp=stamp(at))
         )
         return str(made["metadata"]["uid"])

@@ -10,6 +10,7 @@ import pytest
 from reaper_world import DOMAIN, GPU, Asked, ReaperWorld, Watching, gpu, reaping, record
 
 from hardpoint._core.reaper import Timings, timings_of
+from hardpoint._core.revoked import Granted
 from hardpoint.allocation import Assignment, allocation_key
 from hardpoint.contract import hookimpl
 from hardpoint.errors import Refuse, TryAgain
@@ -369,6 +370,23 @@ async def test_a_release_is_about_the_devices_of_its_own_domain(world: ReaperWor
         assert await reaped(one) == []
 
 
+async def test_a_grant_of_a_namesake_in_another_domain_covers_nothing(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.granted.add(Granted("other.example", "gpu0", "a1"))
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "a1", 1)]
+
+
+async def test_what_is_outside_every_grant_is_no_part_of_another_release(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@old")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        assert [release.source for release in one.policy.releases] == ["orphan"]
+
+
 # -- claims ---------------------------------------------------------------------------------------
 
 
@@ -402,6 +420,28 @@ async def test_a_claim_of_the_same_name_and_another_uid_is_another(world: Reaper
         record(gpu("gpu0"), ClaimKey("old-uid", "ns", "claim", DOMAIN.dra_driver), "a1")
     )
     world.grant("gpu1", "a2")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_a_claim_that_has_its_answer_holds_nobody(world: ReaperWorld) -> None:
+    """Only the device waits, to be scrubbed."""
+    uid = world.api_pod("train")
+    key = world.claim("claim", "gpu0", "a1", pods=[("train", uid)], written=False)
+    world.records.append(record(gpu("gpu0"), key, "a1", retired=True))
+    world.revoke("gpu0", "a1")
+    world.devices.clear()
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == []
+
+
+async def test_a_claim_of_the_same_name_in_another_namespace_is_another(
+    world: ReaperWorld,
+) -> None:
+    extended = {"resourceClaimName": "train-extended", "requestMappings": []}
+    world.api_pod("train", namespace="other", status={"extendedResourceClaimStatus": extended})
+    world.claim("train-extended", "gpu0", "a1")
     world.revoke("gpu0", "a1")
     async with reaping(world, Asked) as one:
         assert await reaped(one) == []
@@ -492,6 +532,47 @@ async def test_what_nobody_wrote_down_is_found_in_the_claims_of_running_pods(
         assert await reaped(one) == [("train", "", 1)]
 
 
+async def test_of_the_pods_of_a_claim_that_nobody_wrote_down_those_have_it_that_run(
+    world: ReaperWorld,
+) -> None:
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim"}]}
+    running = world.api_pod("running", status=status)
+    waiting = world.api_pod("waiting", status={**status, "containerStatuses": []})
+    both = [("running", running), ("waiting", waiting)]
+    world.claim("claim", "gpu0", "old", pods=both, written=False)
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("running", "", 1)]
+
+
+async def test_claims_of_pods_that_do_not_run_are_not_read_for_nothing(
+    world: ReaperWorld,
+) -> None:
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim"}]}
+    world.api_pod("waiting", status={**status, "containerStatuses": []})
+    async with reaping(world, Asked) as one:
+        await one.look()
+    assert [seen.path for seen in world.server.requests] == ["/api/v1/pods"]
+
+
+async def test_claims_that_nobody_wrote_down_are_looked_for_seldom(world: ReaperWorld) -> None:
+    async with reaping(world, Asked) as one:
+        for _ in range(31):
+            await one.look(after=10)
+    assert len(world.server.requests) == 2
+
+
+async def test_the_last_look_at_what_nobody_wrote_down_is_a_new_one(world: ReaperWorld) -> None:
+    claims = [{"name": "gpu", "resourceClaimName": "claim"}]
+    uid = world.api_pod("train", status={"resourceClaimStatuses": claims})
+    world.claim("claim", "gpu0", "old", pods=[("train", uid)], written=False)
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lambda: world.gone("train")
+        await one.look(after=30)
+        assert one.policy.held == [False]
+
+
 @pytest.mark.parametrize(
     "foreign", [{"driver": "gpu.nvidia.com"}, {"pool": "node-2"}, {"driver": "other.example"}]
 )
@@ -557,6 +638,17 @@ async def test_who_has_a_claim_is_not_known_while_the_api_server_fails(
         world.server.allow("*", what)
         await one.look(after=1)
         assert one.policy.calls == [("train", "a1", 1)]
+
+
+async def test_an_orphan_stays_one_while_its_holder_is_not_known(world: ReaperWorld) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    async with reaping(world, Asked) as one:
+        await one.look()
+        before = one.reaper.orphans()
+        world.server.deny("*", "pods")
+        await one.look(after=40)
+        assert (len(before), one.reaper.orphans()) == (1, before)
 
 
 async def test_no_api_server_at_all_is_a_read_that_failed(world: ReaperWorld) -> None:
@@ -640,6 +732,20 @@ async def test_who_is_not_the_writer_any_more_does_not_reap(world: ReaperWorld) 
         one.policy.looks_again = True
         await one.look()
         world.on_ask = lose
+        await one.look(after=30)
+        assert one.policy.held == [False]
+
+
+async def test_the_last_look_does_not_mistake_a_second_pod_of_that_name(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    second = PodUse(namespace="ns", name="train")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.on_ask = lambda: world.pods.listed.update(second=second)
         await one.look(after=30)
         assert one.policy.held == [False]
 

@@ -421,7 +421,10 @@ def refused(scene: Scene, name: str, *, age: float = HOUR, **changes: Any) -> st
     return scene.world.api_pod(
         name,
         born=time.time() - age,
-        metadata={"ownerReferences": changes.pop("owners", CONTROLLED)},
+        metadata={
+            "ownerReferences": changes.pop("owners", CONTROLLED),
+            "finalizers": changes.pop("finalizers", []),
+        },
         spec={"containers": [{"name": "m", "image": "i", "resources": resources}]},
         status=status | changes.pop("status", {}),
         **changes,
@@ -476,6 +479,14 @@ async def test_other_failures_are_left_to_be_looked_at(
     scene.policy(clean_failed_admission=True)
     await scene.reaper.clean(scene.agent)
     assert scene.deletes() == []
+
+
+async def test_what_somebody_deletes_already_is_left_to_them(scene: Scene) -> None:
+    refused(scene, "train", finalizers=["batch.kubernetes.io/job-tracking"])
+    scene.policy(clean_failed_admission=True)
+    await scene.reaper.clean(scene.agent)
+    await scene.reaper.clean(scene.agent)
+    assert len(scene.deletes()) == 1
 
 
 async def test_cleaning_up_is_as_fast_as_reaping_and_no_faster(scene: Scene) -> None:

@@ -204,14 +204,14 @@ class ClaimPods:
         return found
 
     async def allocated(
-        self, kube: Kube, drivers: Iterable[str], known: Mapping[tuple[str, str], object]
+        self, kube: Kube, known: Mapping[tuple[str, str], object]
     ) -> tuple[OfClaim, ...]:
-        """Return what the running pods of the node have been allocated of these drivers.
+        """Return what the running pods of the node have been allocated out of its pools.
 
         But for claims that are ``known``, by namespace and name: there may be claims that nobody
         wrote down. Raises ``KubeError``.
         """
-        wanted, pods = frozenset(drivers), await self._pods(kube)
+        pods = await self._pods(kube)
         found: list[OfClaim] = []
         for namespace, name in sorted(_named(pods) - set(known)):
             claim = await self._claim(kube, namespace, name)
@@ -221,7 +221,7 @@ class ClaimPods:
             found += [
                 OfClaim(namespace, name, one.driver, one.device, having)
                 for one in claim.results
-                if having and one.driver in wanted and one.pool == self._node
+                if having and one.pool == self._node
             ]
         return tuple(found)
 

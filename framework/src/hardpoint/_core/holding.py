@@ -156,24 +156,24 @@ class Holding:
             for record in facts.records
             if (had := had_by(record, facts)) is not None and facts.release_of(had) is not None
         }
-        drivers = _governed_drivers(facts)
+        governed = any(facts.governed(one.device.kind) for one in facts.devices)
         last = self._unknown_at
         due = anew or last is None or self._clock() - last >= _UNKNOWN_EVERY
-        if not keys and not (drivers and due):
+        if not keys and not (governed and due):
             return Found(), ""
         try:
             async with self._known.kube() as kube:
                 found = await self._claims.of(kube, keys.values())
-                if drivers and due:
-                    await self._look_for_unknown(kube, drivers, facts)
+                if governed and due:
+                    await self._look_for_unknown(kube, facts)
         except KubeError as error:
             return Found(unread=dict.fromkeys(keys, str(error))), str(error)
         return found, next(iter(found.unread.values()), "")
 
-    async def _look_for_unknown(self, kube: Kube, drivers: frozenset[str], facts: Facts) -> None:
+    async def _look_for_unknown(self, kube: Kube, facts: Facts) -> None:
         written = [r for r in facts.records if had_by(r, facts) is not None]
         known = {(r.claim.namespace, r.claim.name): r for r in written}
-        self._unknown = await self._claims.allocated(kube, drivers, known)
+        self._unknown = await self._claims.allocated(kube, known)
         self._unknown_at = self._clock()
 
     # -- who has what -----------------------------------------------------------------------------
@@ -202,11 +202,6 @@ def _listed(facts: Facts, pods: PodList) -> Iterator[tuple[PodId, Had]]:
 def _each(pods: Iterable[PodId], had: Had | None) -> Iterator[tuple[PodId, Had]]:
     if had is not None:
         yield from ((pod, had) for pod in pods)
-
-
-def _governed_drivers(facts: Facts) -> frozenset[str]:
-    """Return the DRA drivers under which there are devices of governed kinds."""
-    return frozenset(one.dra_driver for one in facts.devices if facts.governed(one.device.kind))
 
 
 def _overstay(note: _Notes, twice: bool) -> Overstay:

@@ -168,9 +168,7 @@ class PodReaper:
     def _is_left_behind(self, found: Pod, prefixes: set[str], names: frozenset[str]) -> bool:
         created = seconds(found.metadata.creation_timestamp)
         return (
-            found.spec.node_name == self.node.name
-            and found.status.phase == "Failed"
-            and found.status.reason == NOT_ADMITTED
+            found.status.reason == NOT_ADMITTED
             and any(owner.controller for owner in found.metadata.owner_references or ())
             and not found.metadata.deletion_timestamp
             and created is not None
