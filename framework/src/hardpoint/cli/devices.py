@@ -10,6 +10,7 @@ import anyio
 
 from hardpoint._core.faults import FaultEntry
 from hardpoint._core.offline import Look, look
+from hardpoint.cli.agent_view import with_agent
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.output import as_json, table
 from hardpoint.model import AttributeValue, Device, DeviceNode, Offer, Offered, Version, slug
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Look at the machine and print."""
     settings = settings_of(arguments)
     with machine(arguments, settings) as node:
-        found = anyio.run(look, node, settings)
+        found = with_agent(anyio.run(look, node, settings), settings, node)
     if arguments.json:
         return _json(found, arguments.device, arguments.why or "")
     if arguments.device:

@@ -1,0 +1,83 @@
+"""What the agent that runs here knows of devices and one look at the machine does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hardpoint._core.granting import NOT_GRANTED, RELEASING, WITHDRAWN
+from hardpoint._core.inventory import QUARANTINED
+from hardpoint._core.levers import read_book
+from hardpoint._core.offline import Look, start_plugins
+from hardpoint._core.policywords import words_of
+from hardpoint._core.state import agent_runs, read_status
+from hardpoint.model import Withheld
+from hardpoint.node import Node
+from hardpoint.settings import AgentSettings
+
+_RULES = (NOT_GRANTED, RELEASING, WITHDRAWN, QUARANTINED, "vetoed")
+"""By which the agent keeps back what the machine has."""
+
+
+def with_agent(found: Look, settings: AgentSettings, node: Node) -> Look:
+    """Return a look at this machine with what its agent withholds; or a note of what is not known.
+
+    Of a recorded machine no agent knows anything.
+    """
+    state = settings.paths.state
+    if not node.recorded and agent_runs(state):
+        return _withheld(found, read_status(state).get("not_offered", ()))
+    notes = tuple(_notes(found, settings, node, None if node.recorded else state))
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _withheld(found: Look, said: Iterable[Mapping[str, Any]]) -> Look:
+    more = [
+        Withheld(one["subject"], one["rule"], one["reason"], one["driver"])
+        for one in said
+        if one["rule"] in _RULES
+    ]
+    kept_back = {(one.driver, one.subject) for one in more}
+    offer = replace(
+        found.offer,
+        devices=tuple(
+            one for one in found.offer.devices if (one.device.driver, one.name) not in kept_back
+        ),
+        withheld=(*found.offer.withheld, *more),
+    )
+    return replace(found, offer=offer)
+
+
+def _notes(found: Look, settings: AgentSettings, node: Node, state: Path | None) -> Iterable[str]:
+    """Say what is not asked here: policies, which the agent alone asks."""
+    if not settings.policies:
+        return
+    words = words_of(start_plugins(settings, node, roles=("policy",)))
+    kinds = {one.device.kind for one in found.offer.devices}
+    for source in (one for one in words if "grant_devices" in one.hooks):
+        governed = ", ".join(sorted(kind for kind in kinds if source.is_about(kind)))
+        if governed:
+            name = source.id.partition("/")[2]
+            yield (
+                f"of {governed} the agent offers what {name} grants and nothing else, which is "
+                f"not asked here{_last_known(source.id, state)}"
+            )
+    yield "policies may withhold more: they are asked by the agent alone"
+
+
+def _last_known(source: str, state: Path | None) -> str:
+    """Say what of a source's grants an agent has written down last."""
+    if state is None:
+        return ""
+    book = read_book(state)
+    granted = [
+        f"{one.device.name} ({known.grant.allocation})"
+        for known in book.grants
+        if known.grant.source == source
+        for one in known.devices
+    ]
+    pending = [key.name for release in book.releases for key in release.keys]
+    words = f"; an agent has written down last: granted {', '.join(sorted(granted)) or 'nothing'}"
+    return words + (f", being released {', '.join(sorted(pending))}" if pending else "")
