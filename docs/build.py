@@ -123,7 +123,8 @@ def _type(source: ModuleType, node: ast.ClassDef | ast.FunctionDef) -> str:
     made = next((e for e in node.body if isinstance(e, _DEFS) and e.name == "__init__"), None)
     making = f"`{node.name}({_arguments(made)})`\n\n" if made else ""
     is_enum = any("Enum" in ast.unparse(base) for base in node.bases)
-    return f"{head}{making}{text}\n{_members(node) if is_enum else _fields(node)}{_methods(node)}"
+    has = _members(node) if is_enum else _fields(node)
+    return f"{head}{making}{text}\n{has}{_methods(node, is_enum=is_enum)}"
 
 
 def _members(node: ast.ClassDef) -> str:
@@ -166,7 +167,7 @@ def _target(each: ast.stmt) -> str:
     return ""
 
 
-def _methods(node: ast.ClassDef) -> str:
+def _methods(node: ast.ClassDef, *, is_enum: bool) -> str:
     """Return a list of what can be asked of an object: its properties and methods."""
     rows = []
     for each, said in _with_strings(node.body):
@@ -178,7 +179,7 @@ def _methods(node: ast.ClassDef) -> str:
                 is_property = marks & {"property", "cached_property"}
                 shown = each.name if is_property else _call(each)
                 rows.append(f"- `{shown}`: {_cell(ast.get_docstring(each) or '')}\n")
-        elif isinstance(each, ast.Assign) and said:
+        elif isinstance(each, ast.Assign) and said and not is_enum:
             rows.append(f"- `{_target(each)}`: {_cell(said)}\n")
     return "\n" + "".join(rows) if rows else ""
 
