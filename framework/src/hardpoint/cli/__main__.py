@@ -25,6 +25,7 @@ COMMANDS = {
     "grant": "give devices to Kubernetes under an allocation, by a hold file",
     "revoke": "take back what was granted under an allocation",
     "release": "grants that ended, who uses their devices still, and how to end that",
+    "drain": "hand this node back to its cluster, or take it into service again",
     "quarantine": "devices that a driver could not give back, and how to clear them",
     "audit": "what operators did against what the agent knew",
     "doctor": "look for what keeps this node from working",
