@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hold_files import Ground, node_entry, spec
 
 from hardpoint import DeviceNode, Grant, NodeType
-from hardpoint.policies.cdi_grants import CdiGrantsSettings
+from hardpoint.policies.cdi_grants import CdiGrantsSettings, holds
 from hardpoint.policies.cdi_grants.documents import LARGEST
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
 
@@ -533,3 +534,75 @@ async def test_a_grant_of_another_source_is_no_word_on_a_bad_file(ground: Ground
 
     with pytest.raises(Unreadable):
         await ground.grants()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that were read, with every file as old as caches want it."""
+    names: list[str] = []
+
+    real = holds.read_spec
+
+    def read(name: str, directory: int) -> Any:
+        names.append(name)
+        return real(name, directory)
+
+    later = time.time() + 60
+    monkeypatch.setattr("hardpoint.policies.cdi_grants.holds.time.time", lambda: later)
+    monkeypatch.setattr("hardpoint.policies.cdi_grants.holds.read_spec", read)
+    return names
+
+
+async def test_a_file_that_is_the_same_is_not_read_again(ground: Ground, reads: list[str]) -> None:
+    ground.hold("a", spec("gpu-0"))
+    ground.hold("vm", spec("gpu-1", annotations={}))
+    ground.hold("bad", b"{")
+    first = ground.hold("x", spec("gpu-3")), await _or_nothing(ground)
+    ground.hold("bad", spec("gpu-2"))
+    before = await ground.grants()
+    reads.clear()
+
+    again = await ground.grants()
+    nothing = list(reads)
+    ground.hold("a", spec("gpu-4"))
+    changed = await ground.grants()
+
+    assert first[1] == {}
+    assert again == before
+    assert nothing == []
+    assert reads == ["bcd-a.json"]
+    assert changed["a"].devices[0].name == "gpu-4"
+
+
+async def _or_nothing(ground: Ground) -> dict[str, Grant]:
+    try:
+        return await ground.grants()
+    except Unreadable:
+        return {}
+
+
+async def test_a_file_that_others_may_write_now_is_looked_at_again(
+    ground: Ground, reads: list[str]
+) -> None:
+    path = ground.hold("a", spec("gpu-0"))
+    await ground.grants()
+
+    path.chmod(0o666)
+    await ground.grants()
+
+    assert reads == ["bcd-a.json", "bcd-a.json"]
+    assert "can be written by others" in str(ground.agent.faults)
+
+
+async def test_a_file_of_this_moment_is_read_again(ground: Ground) -> None:
+    """Two changes within one tick of the file system's clock look like one."""
+    path = ground.hold("a", spec("gpu-0"))
+    await ground.grants()
+    before = path.stat()
+
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b"gpu-0"))
+        file.write(b"gpu-7")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert (await ground.grants())["a"].devices[0].name == "gpu-7"

@@ -24,6 +24,7 @@ from hardpoint.policies.cdi_grants.documents import HoldFile, find_device, grant
 from hardpoint.policies.cdi_grants.holds import (
     BadHold,
     Holds,
+    Seen,
     Unreadable,
     read_holds,
     shown,
@@ -54,6 +55,8 @@ class _Look:
     grants: dict[str, Grant] = field(default_factory=dict)
     unmended: dict[str, str] = field(default_factory=dict)
     """Why the corrected copy of an allocation's hold is not there yet."""
+    copies: frozenset[str] = frozenset()
+    """Files of corrected copies, by name."""
 
 
 class CdiGrants:
@@ -71,6 +74,7 @@ class CdiGrants:
         """What was stated last, by allocation."""
         self._files: dict[str, str] = {}
         """Which allocation each file was of, by its name."""
+        self._seen: dict[str, Seen] = {}
         self._whole = False
         """Whether everything was known once: a file that is bad later has granted nothing."""
         self._directory: tuple[int, int] | None = None
@@ -111,11 +115,15 @@ class CdiGrants:
         }
         self._judged = devices
         if writes:
-            await self._sweep(copies, frozenset(look.grants), agent)
+            await self._sweep(copies, look, agent)
         return tuple(look.grants.values())
 
-    async def _sweep(self, copies: Copies, keep: frozenset[str], agent: Agent) -> None:
-        left = await anyio.to_thread.run_sync(copies.sweep, keep)
+    async def _sweep(self, copies: Copies, look: _Look, agent: Agent) -> None:
+        """Remove copies whose holds are gone."""
+        if look.copies <= {copies.path(allocation).name for allocation in look.grants}:
+            left = []
+        else:
+            left = await anyio.to_thread.run_sync(copies.sweep, frozenset(look.grants))
         if left:
             agent.on_fault(_LEFT, f"{'; '.join(left)}: a hold that is gone is delivered still")
         else:
@@ -125,20 +133,30 @@ class CdiGrants:
         self, copies: Copies, devices: Mapping[str, tuple[Device, ...]], *, writes: bool
     ) -> _Look:
         """Read the files and see to their corrected copies. In a thread."""
-        look = _Look(read_holds(self.settings, self._files))
+        look = _Look(read_holds(self.settings, self._files, self._seen))
+        there = copies.listed()
         for hold in look.holds.good:
             known = devices.get(hold.allocation, ())
-            grant, why = self._settled(hold, known, copies, writes=writes)
+            is_there = copies.path(hold.allocation).name in there
+            copy = copies.read(hold.allocation) if is_there else None
+            grant, why = self._settled(hold, known, copies, copy, writes=writes)
             look.grants[hold.allocation] = grant
             if why:
                 look.unmended[hold.allocation] = why
+        look.copies = copies.listed()
         return look
 
     def _settled(
-        self, hold: HoldFile, devices: tuple[Device, ...], copies: Copies, *, writes: bool
+        self,
+        hold: HoldFile,
+        devices: tuple[Device, ...],
+        copies: Copies,
+        copy: Mapping[str, Any] | None,
+        *,
+        writes: bool,
     ) -> tuple[Grant, str]:
         """Return a grant, and why its CDI names do not deliver the right nodes yet."""
-        grant, copy = grant_of(hold, self.settings), copies.read(hold.allocation)
+        grant = grant_of(hold, self.settings)
         before = copy if copy and same_but_nodes(copy, hold.document) else hold.document
         try:
             wanted = hold.document

@@ -64,25 +64,27 @@ class Copies:
         content = (json.dumps(document, indent=2) + "\n").encode()
         files.replace(path, content, temporary=path.with_name(f".{path.name}{_TEMPORARY}"))
 
+    def listed(self) -> frozenset[str]:
+        """Return the names of copies, and of what a crash left half written of one."""
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return frozenset()  # not there: nothing is delivered from it
+        return frozenset(name for name in names if self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        half = name.startswith(f".{self._start}") and name.endswith(_TEMPORARY)
+        return half or (name.startswith(self._start) and name.endswith(SUFFIX))
+
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Remove every copy but those of these allocations, and what a crash left half written.
+        """Remove all of them but the copies of these allocations.
 
         Return what could not be removed, each with the reason.
         """
-        kept = {self.path(allocation).name for allocation in keep}
         left = []
-        for name in self._listed():
-            half = name.startswith(f".{self._start}") and name.endswith(_TEMPORARY)
-            copy = name.startswith(self._start) and name.endswith(SUFFIX)
-            if half or (copy and name not in kept):
-                try:
-                    files.remove(self.directory / name)
-                except OSError as error:
-                    left.append(f"{self.directory}/{shown(name)}: {error.strerror}")
-        return left
-
-    def _listed(self) -> list[str]:
-        try:
-            return os.listdir(self.directory)
-        except OSError:
-            return []  # not there: nothing is delivered from it
+        for name in self.listed() - {self.path(allocation).name for allocation in keep}:
+            try:
+                files.remove(self.directory / name)
+            except OSError as error:
+                left.append(f"{self.directory}/{shown(name)}: {error.strerror}")
+        return sorted(left)

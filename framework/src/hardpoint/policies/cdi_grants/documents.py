@@ -189,7 +189,8 @@ def grant_of(hold: HoldFile, settings: CdiGrantsSettings) -> Grant:
 
 def nodes_of(entry: Mapping[str, Any]) -> tuple[DeviceNode, ...]:
     """Return the nodes of a device of a spec, or of the spec's common edits."""
-    return delivery_of({"containerEdits": entry.get("containerEdits", {})}).nodes
+    nodes = entry.get("containerEdits", {}).get("deviceNodes", ())
+    return delivery_of({"containerEdits": {"deviceNodes": nodes}}).nodes
 
 
 def find_device(entry: GrantedDevice, devices: Iterable[Device]) -> Device | None:

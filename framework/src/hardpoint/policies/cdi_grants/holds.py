@@ -60,19 +60,32 @@ class Holds:
     bad: tuple[BadHold, ...] = ()
 
 
-def read_holds(settings: CdiGrantsSettings, known: Mapping[str, str] | None = None) -> Holds:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was read of a file, and what the file was then."""
+
+    state: tuple[int, ...]
+    hold: HoldFile | None
+
+
+def read_holds(
+    settings: CdiGrantsSettings,
+    known: Mapping[str, str] | None = None,
+    seen: dict[str, Seen] | None = None,
+) -> Holds:
     """Read every hold file. Raises ``Unreadable``.
 
     ``known`` are allocations by the names of files that are thought to be there: they are looked
-    for by name too, since a list of a directory in which files are renamed may miss one.
+    for by name too, since a list of a directory in which files are renamed may miss one. ``seen``
+    is what was read before; a file that is the same still is not read again.
     """
-    known = known or {}
+    known, seen = known or {}, {} if seen is None else seen
     descriptor = _open_directory(settings.directory)
     try:
         status = os.fstat(descriptor)
         _check_directory(settings.directory, status)
         names = _names(settings, descriptor, known)
-        found = list(_read_each(settings, descriptor, names, known))
+        found = list(_read_each(settings, descriptor, names, known, seen))
     except OSError as error:
         raise Unreadable(f"{settings.directory} cannot be read: {error.strerror}") from error
     finally:
@@ -128,22 +141,44 @@ def _names(settings: CdiGrantsSettings, descriptor: int, known: Collection[str])
 
 
 def _read_each(
-    settings: CdiGrantsSettings, directory: int, names: Iterable[str], known: Mapping[str, str]
+    settings: CdiGrantsSettings,
+    directory: int,
+    names: Iterable[str],
+    known: Mapping[str, str],
+    seen: dict[str, Seen],
 ) -> Iterator[HoldFile | BadHold]:
+    before = dict(seen)
+    seen.clear()
     for name in names:
         young = False
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             young = abs(time.time() - status.st_mtime) < _YOUNG
-            hold = judged(read_spec(name, directory), name, settings)
+            now = before.get(name)
+            if now is None or now.state != _state(status):
+                now = Seen(_state(status), judged(read_spec(name, directory), name, settings))
         except FileNotFoundError:
             continue
         except (Bad, OSError) as error:
             stated = known.get(name) or named_allocation(name, settings)
             yield BadHold(name=name, allocation=stated, reason=_why(error), young=young)
-        else:
-            if hold is not None:
-                yield hold
+            continue
+        if abs(time.time() - status.st_ctime) > _YOUNG:
+            seen[name] = now  # of a later change within one tick of its clock a file says nothing
+        if now.hold is not None:
+            yield now.hold
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_mode,
+        status.st_uid,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def _why(error: Exception) -> str:
