@@ -19,9 +19,9 @@ from pod_world import CARD, Pods, Watched, assignment, watched
 
 from hardpoint._core import schema
 from hardpoint._core.broker import Broker
-from hardpoint._core.podsource import Checkpoint
 from hardpoint.allocation import Assigned, Assignment
 from hardpoint.errors import HardpointError, HoldConflict, LedgerUnwritable
+from hardpoint.kubelet.podsource import Checkpoint
 from hardpoint.model import HoldState
 from hardpoint.testing.cdi import CdiRegistry
 from hardpoint.testing.durable import DurableRun, heard, mended, resume, told

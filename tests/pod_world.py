@@ -9,11 +9,11 @@ from broker_world import DOMAIN, World
 from hardpoint._core.allocations import Allocations
 from hardpoint._core.broker import Broker
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.podsource import CHECKPOINT, Checkpoint, Kubelet
 from hardpoint._core.podwatch import PodWatch, Surroundings
 from hardpoint.allocation import Allocation, Assigned, Assignment
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet.pods import HeldDevice, HeldResource, PodUse
+from hardpoint.kubelet.podsource import CHECKPOINT, Checkpoint, Kubelet
 from hardpoint.testing.clock import ManualClock
 
 CARD = "hardpoint.dev/card"

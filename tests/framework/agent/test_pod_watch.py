@@ -11,15 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
-from broker_world import DOMAIN, World, claim, prepare
+from broker_world import World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
-from hardpoint._core.podsource import Checkpoint
-from hardpoint._core.podwatch import own_pod
 from hardpoint._core.records import Record
 from hardpoint.allocation import PodUser
 from hardpoint.errors import HoldError, HoldFailed, HookFault
 from hardpoint.kubelet.pods import HeldResource, PodUse
+from hardpoint.kubelet.podsource import Checkpoint
 from hardpoint.model import Device, Hold, HoldState
 
 
@@ -581,12 +580,6 @@ async def test_nothing_is_read_while_nobody_holds_or_lists_anything(
         assert [await one.watch._is_due(count) for count in range(1, 7)] == [*[False] * 5, True]
         one.watch.announce(CARD, [assignment("card-b")])
         assert await one.watch._is_due(1)
-
-
-def test_the_agents_own_pod_is_known_by_both_of_its_names() -> None:
-    assert own_pod({"POD_NAME": "hp-x", "POD_NAMESPACE": "ns"}) == ("ns", "hp-x")
-    assert own_pod({"POD_NAME": "hp-x"}) is None
-    assert DOMAIN.resource_prefix == "hardpoint.dev"
 
 
 async def test_what_goes_wrong_with_one_allocation_costs_no_other_and_ends_no_watch(

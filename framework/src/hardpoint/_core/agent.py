@@ -40,8 +40,7 @@ from hardpoint._core.moments import say_disputes, standing_of, what_is_held
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
 from hardpoint._core.offline import idle_sections, shares, start_plugins
-from hardpoint._core.podsource import PodSource
-from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings, own_pod
+from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings
 from hardpoint._core.policyside import PolicyFace, PolicySide
 from hardpoint._core.ranking import Ranking
 from hardpoint._core.relay import Relay
@@ -55,6 +54,8 @@ from hardpoint.agent import Paths
 from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest, is_allocation
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HardpointError, HoldFailed, LedgerLost
+from hardpoint.kubelet.podsource import PodSource
+from hardpoint.kubelet.settling import own_pod
 from hardpoint.model import (
     Claim,
     ClaimKey,

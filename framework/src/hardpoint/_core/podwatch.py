@@ -23,7 +23,6 @@ import anyio
 from hardpoint._core.absence import Absence, Pace
 from hardpoint._core.handover import Handover
 from hardpoint._core.podlist import PodList, Users
-from hardpoint._core.podsource import Checkpoint, Kubelet
 from hardpoint._core.records import Record
 from hardpoint.allocation import (
     Assignment,
@@ -34,6 +33,7 @@ from hardpoint.allocation import (
 )
 from hardpoint.errors import HardpointError, HoldBusy
 from hardpoint.kubelet.pods import PodUse
+from hardpoint.kubelet.podsource import Checkpoint, Kubelet
 from hardpoint.model import ClaimKey, HoldState, Offer
 
 _log = logging.getLogger("hardpoint.pods")
@@ -409,9 +409,3 @@ class PodWatch:
     def _fails(self, name: str, why: str) -> None:
         self._failing.add(name)
         self._around.board.record(name, why, cost="it is tried again at the next look")
-
-
-def own_pod(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return namespace and name of the agent's own pod, as the pod's specification may say them."""
-    found = environment.get("POD_NAMESPACE", ""), environment.get("POD_NAME", "")
-    return found if all(found) else None
