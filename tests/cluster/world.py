@@ -59,8 +59,11 @@ class World:
             self.cluster.start(part)
         if down:
             self.until_server_is_ready()
-        self.machine.whole()
         self.agent.start()
+        if self.machine.renumbered:
+            self.machine.unplug_adapter()
+            self.until_published(WHOLE - {ADAPTER})  # else the agent might not have seen it
+        self.machine.whole()
         self.until_published(WHOLE)
         self.until_registered()
 
