@@ -32,7 +32,7 @@ test-durable: setup ## every durable step of every run: killed, failing, reboote
 cluster: setup ## a real Kubernetes node with the agent on it, until Ctrl-C (root; MACHINE=tree, NODES=2)
 	@PYTHONPATH=tests $(BIN)/python -m cluster $(if $(MACHINE),--machine $(MACHINE)) $(if $(NODES),--nodes $(NODES))
 
-test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version)
+test-cluster: setup ## the tests on a real Kubernetes node (root; KUBERNETES=1.34 for another version, TURN=today for CI's part)
 	$(BIN)/python -m pytest -m cluster tests $(ARGS)
 
 bench-cluster: setup ## figures on a real Kubernetes node, into build/bench-cluster.json (root, a quiet machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import shutil
@@ -16,6 +17,7 @@ from cluster.node import CannotRun, Cluster, check_machine, own_directory
 from cluster.plugged import Plugged, plugged_on
 from cluster.programs import release
 from cluster.skipping import cannot
+from cluster.turns import MODULES, UnknownTurn, chosen
 from cluster.witness import Namespace
 from cluster.world import World
 
@@ -37,7 +39,7 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if item.path.is_relative_to(HERE) and names & {"world", "session_world"}:
@@ -45,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.timeout(1200, func_only=True)
             )  # only a hang is that slow; the first may wait for a build
+    _keep_those_in_turn(config, items)
+
+
+def _keep_those_in_turn(config: pytest.Config, items: list[pytest.Item]) -> None:
+    try:
+        away = set(MODULES) - chosen(os.environ, datetime.date.today())
+    except UnknownTurn as error:
+        raise pytest.UsageError(str(error)) from error
+    others = [item for item in items if item.path.stem in away]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.path.stem not in away]
 
 
 @pytest.fixture(scope="session")
