@@ -7,8 +7,9 @@ import gc
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster.boards import Boards, boards_on
@@ -23,6 +24,8 @@ from cluster.world import World
 
 HERE = Path(__file__).parent
 LOGS = HERE.parents[1] / "build/cluster-logs"
+LINES = 30
+"""Of each agent's log, shown with a failure."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +62,18 @@ def _keep_those_in_turn(config: pytest.Config, items: list[pytest.Item]) -> None
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.path.stem not in away]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    """Show what the agents said last, where a test of the cluster has failed."""
+    report = yield
+    world = (getattr(item, "funcargs", None) or {}).get("session_world")
+    if report.failed and isinstance(world, World):
+        for log in sorted(world.cluster.logs.glob("*-agent.log")):
+            last = log.read_text("utf-8", "replace").splitlines()[-LINES:]
+            report.sections.append((log.name, "\n".join(last)))
+    return report
 
 
 @pytest.fixture(scope="session")
