@@ -117,6 +117,7 @@ async def test_the_checkpoint_names_what_init_containers_have(short_path: Path) 
         assert after.ids == {(GPU, "a")}
         assert {(resource, id_) for resource, id_, pod in after.pods if pod} == {(GPU, "a")}
         assert before.written != after.written
+        assert after.registered == {(GPU, "a")}
 
 
 @pytest.mark.parametrize(

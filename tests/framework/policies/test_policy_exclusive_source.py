@@ -201,6 +201,23 @@ async def test_a_pod_that_still_has_another_plugins_device_keeps_it_back(
     assert f"pod default/old has {RIVAL}" in veto.reason
 
 
+async def test_after_a_reboot_a_rival_is_known_before_it_has_registered_again(
+    kubelet: FakeKubelet, agent: FakeAgent, clock: ManualClock
+) -> None:
+    async with Plugin(agent.paths.device_plugins, "GPU-1", resource=RIVAL).serving():
+        await kubelet.until_allocatable(RIVAL, 1)
+        kubelet.devices.save()
+        await kubelet.stop()
+    await kubelet.start()
+    restarted = made(agent, clock)
+    (veto,) = await restarted.veto_devices(OFFER, agent)
+
+    assert RIVAL in veto.reason
+    kubelet.devices.save()  # as at the next list of any plugin's: it has nothing healthy by now
+    clock.advance(60)
+    assert await asked(restarted, agent) == ()
+
+
 async def test_a_rival_that_restarts_is_not_gone(
     kubelet: FakeKubelet, agent: FakeAgent, policy: ExclusiveSource, clock: ManualClock
 ) -> None:

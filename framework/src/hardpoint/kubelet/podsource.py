@@ -38,6 +38,8 @@ class Checkpoint:
     pods: frozenset[tuple[str, str, str]] = frozenset()
     """Resource, id, and the UID of the pod that has it, empty where it is not said; a static pod's
     is the kubelet's own."""
+    registered: frozenset[tuple[str, str]] = frozenset()
+    """Resource and id of every healthy device of a plugin's; it outlasts a reboot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,13 @@ def _read(path: Path) -> Checkpoint:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = json.loads(file.read(_LONGEST))["Data"]
+        registered = (data.get("RegisteredDevices") or {}).items()
         had = frozenset(_ids(data["PodDeviceEntries"]))
         return Checkpoint(
             frozenset((resource, id_) for resource, id_, _ in had),
             (status.st_ino, status.st_mtime_ns),
             had,
+            frozenset((str(name), str(id_)) for name, ids in registered for id_ in ids or ()),
         )
     except FileNotFoundError:
         return Checkpoint()

@@ -81,10 +81,13 @@ async def other_resources(
 ) -> Mapping[str, str]:
     """Return the resources of other plugins that can be given out, or that pods have.
 
+    After a reboot a plugin may register long after ours: the checkpoint still has it from before.
     Raises ``HardpointError``.
     """
     patterns = tuple(patterns)
     ids: dict[str, set[str]] = {}
+    for resource, id_ in (await source.checkpoint()).registered:
+        ids.setdefault(resource, set()).add(id_)
     for held in await source.allocatable():
         ids.setdefault(held.resource, set()).update(held.ids)
     found = {name: f"another device plugin of this node offers {name}" for name in ids}

@@ -168,10 +168,10 @@ class ExclusiveSource:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(inotify.watch, self.node.device_plugins, self._awaken)
             while True:
-                self._wake = anyio.Event()
                 with anyio.move_on_after(self.settings.every):
                     await self._wake.wait()
                 await anyio.sleep(_APART)
+                self._wake = anyio.Event()  # before it looks: what changes meanwhile is looked at
                 if self._agent is not None and await self._is_changed(self._agent):
                     hint()
 
