@@ -177,7 +177,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster_of(shell: Shell) -> AsyncIterator[Cluster]:
+async def cluster_of(shell: Shell, *static: Path) -> AsyncIterator[Cluster]:
+    """Start both; the runtime reads these directories too, and the shell's own wins."""
+
     async def get_claim(namespace: str, name: str) -> dict[str, Any] | None:
         found = (one for one in server.items("resourceclaims") if one["metadata"]["name"] == name)
         return next(found, None)
@@ -187,7 +189,9 @@ async def cluster_of(shell: Shell) -> AsyncIterator[Cluster]:
 
     async with FakeApiServer() as server:
         server.add_node(NODE)
-        kubelet = FakeKubelet(shell.kubelet, get_claim=get_claim, wipe=wipe, cdi=[shell.cdi])
+        kubelet = FakeKubelet(
+            shell.kubelet, get_claim=get_claim, wipe=wipe, cdi=[*static, shell.cdi]
+        )
         shell.environment["HARDPOINT_KUBE__URL"] = server.url
         async with kubelet:
             yield Cluster(server, kubelet)

@@ -212,6 +212,7 @@ _HOOK: dict[str, _Check] = {
     "path": _path,
     "args": _list(lambda where, value: _text(where, value or "-")),
     "env": _list(_env),
+    "timeout": _int((1 << 31) - 1),
 }
 _EDITS: dict[str, _Check] = {
     "env": _list(_env),

@@ -160,6 +160,18 @@ async def test_a_hold_that_asks_for_what_is_not_known_is_refused_whole(
     assert not grants["b"].unsupported
 
 
+async def test_every_field_of_the_format_is_known(ground: Ground) -> None:
+    """Of version 0.7.0 (cncf-tags/container-device-interface, specs-go/config.go)."""
+    hook = {"hookName": "createContainer", "path": "/x", "args": ["x"], "env": [], "timeout": 5}
+    mount = {"hostPath": "/a", "containerPath": "/a", "options": ["ro"], "type": "bind"}
+    node = node_entry(0, hostPath="/dev/x", type="c", fileMode=438, permissions="rw", uid=0, gid=5)
+    edits = {"hooks": [hook], "mounts": [mount], "deviceNodes": [node], "additionalGids": [5]}
+    entry = {"name": "gpu-0", "annotations": {"a.dev/b": "c"}, "containerEdits": edits}
+    ground.hold("a", spec(entry, cdiVersion="0.7.0", containerEdits=edits))
+
+    assert not (await ground.grants())["a"].unsupported
+
+
 async def test_annotations_that_ask_for_nothing_can_be_named(tmp_path: Path) -> None:
     ground = Ground(tmp_path, informational=("bcd.dev/tenant*",))
     annotations = {"bcd.dev/binding": "kubernetes", "bcd.dev/tenant-id": "acme", "a.dev/x": "y"}
