@@ -8,8 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
+import yaml
 from pydantic import ValidationError
 from reaper_world import DOMAIN, HOUR, NODE, ReaperWorld, gpu, reaping
+from tutorial import ROOT
 
 from hardpoint.allocation import Allocation
 from hardpoint.errors import CallFailed, KubeUnreachable
@@ -573,3 +575,32 @@ async def test_the_successor_of_a_pod_that_was_killed_lives(scene: Scene) -> Non
         for _ in range(5):
             await one.look(after=60)
     assert not scene.is_going("train-0")
+
+
+async def test_the_role_that_is_shipped_is_what_is_asked_for(scene: Scene) -> None:
+    world = scene.world
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, PodReaper) as one:
+        await one.look()
+        await one.look(after=30)
+    scene.policy(clean_failed_admission=True)
+    await scene.reaper.clean(scene.agent)
+
+    (role, _) = yaml.safe_load_all((ROOT / "deploy/rbac-reaper.yaml").read_text())
+    granted = {
+        (r, verb) for rule in role["rules"] for r in rule["resources"] for verb in rule["verbs"]
+    }
+    assert {_asked(seen) for seen in world.server.requests} - {None} == granted
+
+
+def _asked(seen: Any) -> tuple[str, str] | None:
+    """Return resource and verb of a request; None for one that everybody may ask."""
+    steps = seen.path.strip("/").split("/")
+    plurals = [step for step in steps if step in ("pods", "events", "resourceclaims")]
+    if not plurals:
+        return None
+    named = steps[-1] != plurals[0]
+    verbs = {"GET": "get" if named else "list", "POST": "create", "DELETE": "delete"}
+    return plurals[0], verbs[seen.method]
