@@ -54,8 +54,31 @@ def test_the_page_names_every_right_and_no_other() -> None:
     assert named == rights()
 
 
+def test_the_page_names_every_right_of_a_policy_and_no_other() -> None:
+    named = {
+        (role.strip("`"), re.findall(r"`([^`]+)`", resource)[0], verb)
+        for role, resource, verbs, _ in rows(SECURITY, "Rights of policies")
+        for verb in re.findall(r"`([^`]+)`", verbs)
+    }
+    documents = list(yaml.safe_load_all((ROOT / "deploy/rbac-policies.yaml").read_text()))
+    roles = {one["metadata"]["name"]: one for one in documents if one["kind"] == "ClusterRole"}
+    bound = {one["roleRef"]["name"] for one in documents if one["kind"] == "ClusterRoleBinding"}
+
+    assert bound == roles.keys()
+    assert named == {
+        (name, resource, verb)
+        for name, role in roles.items()
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def test_every_right_has_a_reason() -> None:
-    assert all(len(why) > 20 for _, _, why in rows(SECURITY, "Rights at the API server"))
+    reasons = [why for _, _, why in rows(SECURITY, "Rights at the API server")]
+    reasons += [why for *_, why in rows(SECURITY, "Rights of policies")]
+
+    assert all(len(why) > 20 for why in reasons)
 
 
 def test_the_page_names_every_mount_of_the_manifest() -> None:
