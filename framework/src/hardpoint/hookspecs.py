@@ -250,10 +250,11 @@ def isolate_delivery(hold: Hold, device: Device, delivery: Delivery) -> Delivery
 
 
 @hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
-def annotate_delivery(hold: Hold, device: Device) -> Addition | None:
+def annotate_delivery(hold: Hold, device: Device, claim: Claim) -> Addition | None:
     """Add environment variables and annotations to what a holder receives, nothing else.
 
-    What the driver sets itself is not overwritten.
+    What the driver sets itself is not overwritten. A container that has several devices of a
+    ``claim`` gets the variables of the last one where they differ.
     """
     raise AssertionError
 

@@ -12,8 +12,9 @@ import anyio.to_thread
 from hardpoint import cdi
 from hardpoint._core.narrowing import widened
 from hardpoint._core.ports import Hooks
+from hardpoint._core.records import Record
 from hardpoint.errors import BadValue, HookFault, TryAgain
-from hardpoint.model import Addition, Delivery, Device, DeviceNode, Event, Hold
+from hardpoint.model import Addition, Claim, Delivery, Device, DeviceNode, Event
 from hardpoint.node import Node
 
 _T = TypeVar("_T")
@@ -43,13 +44,14 @@ class Composer:
         return answer
 
     async def compose(
-        self, hold: Hold, device: Device, parameters: Any, subject: str, vendor: str
+        self, record: Record, claim: Claim, device: Device, parameters: Any
     ) -> Delivery:
-        """Return the whole of what a holder receives.
+        """Return the whole of what a holder receives. ``claim`` is what the hold is of.
 
         Raises ``TryAgain`` while a node is not there or not yet the one that the driver means, and
         what the hooks raise.
         """
+        hold, subject = record.hold(), record.subject
         delivered = await self.deliver(device, parameters, subject)
         _refuse_mounted_devices(device, delivered)
         delivered = await self.in_thread(lambda: self._on_host(delivered))
@@ -61,8 +63,10 @@ class Composer:
         more = widened(delivered, narrowed)
         if more:
             raise HookFault("policies", "isolate_delivery", f"it adds {more}; it may only narrow")
-        additions = await self._hooks.gather("annotate_delivery", subject, hold=hold, device=device)
-        return self._annotated(narrowed, additions, vendor)
+        additions = await self._hooks.gather(
+            "annotate_delivery", subject, hold=hold, device=device, claim=claim
+        )
+        return self._annotated(narrowed, additions, record.cdi_vendor)
 
     async def numbered(self, nodes: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
         """Fill in the numbers of nodes that are named by path alone, so that they are parts too."""

@@ -97,7 +97,7 @@ class Steps:
         Admin access looks at what another claim may have: nothing is changed for it, nor undone.
         """
         if record.allotment.admin_access:
-            return await self.compose(record, device, parameters)
+            return await self.compose(record, claim, device, parameters)
         hold = record.hold(partial(self.ledger.remember, record))
         await self.hooks.owner(
             PREPARE,
@@ -110,13 +110,13 @@ class Steps:
         )
         if self.hooks.implements(device.driver, PREPARE):  # policies see what it has remembered
             record = await self._as_remembered(record)
-        return await self.compose(record, device, parameters)
+        return await self.compose(record, claim, device, parameters)
 
-    async def compose(self, record: Record, device: Device, parameters: Any) -> Result:
+    async def compose(
+        self, record: Record, claim: Claim, device: Device, parameters: Any
+    ) -> Result:
         """Compose what the holder of a device that is prepared already receives."""
-        delivery = await self.composer.compose(
-            record.hold(), device, parameters, record.subject, record.cdi_vendor
-        )
+        delivery = await self.composer.compose(record, claim, device, parameters)
         return self._result(record, delivery, self.boot_id)
 
     def _by_grant(self, record: Record, delivery: Delivery) -> GrantedDevice | None:
@@ -148,7 +148,7 @@ class Steps:
         parameters = parameters_of(self.hooks, claim, record.allotment, device.driver)
         try:
             if current:
-                result = await self.compose(record, device, parameters)
+                result = await self.compose(record, claim, device, parameters)
             else:
                 result = await self.make(record, claim, device, parameters)
             await self._cover(record, device, result.delivery)

@@ -122,7 +122,8 @@ class VerdictRules(PolicySuite):
     async def test_what_is_added_to_a_delivery_is_valid(self, node: PolicyNode) -> None:
         policy = node.policy()
         for device in node.devices:
-            asked = {"hold": node.hold(device), "device": device}
+            claim = node.claim(device)
+            asked = {"hold": node.hold(device), "device": device, "claim": claim}
             addition: Addition | None = await policy.ask("annotate_delivery", **asked)
             if addition is not None:
                 alone = Delivery(env=addition.env, annotations=addition.annotations)

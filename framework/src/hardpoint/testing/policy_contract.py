@@ -201,7 +201,11 @@ def _asking(node: PolicyNode) -> dict[str, dict[str, Any]]:
         "veto_devices": {"offer": node.agent.offer},
         "admit_claim": {"claim": node.claim(device), "devices": offered},
         "isolate_delivery": {"hold": node.hold(device), "device": device, "delivery": delivery},
-        "annotate_delivery": {"hold": node.hold(device), "device": device},
+        "annotate_delivery": {
+            "hold": node.hold(device),
+            "device": device,
+            "claim": node.claim(device),
+        },
         "find_users": {"release": node.release()},
         "label_node": {},
     }
