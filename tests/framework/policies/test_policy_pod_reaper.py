@@ -577,6 +577,9 @@ async def test_the_successor_of_a_pod_that_was_killed_lives(scene: Scene) -> Non
     assert not scene.is_going("train-0")
 
 
+ROLE = "hardpoint-pod-reaper"
+
+
 async def test_the_role_that_is_shipped_is_what_is_asked_for(scene: Scene) -> None:
     world = scene.world
     uid = world.api_pod("train")
@@ -588,7 +591,8 @@ async def test_the_role_that_is_shipped_is_what_is_asked_for(scene: Scene) -> No
     scene.policy(clean_failed_admission=True)
     await scene.reaper.clean(scene.agent)
 
-    (role, _) = yaml.safe_load_all((ROOT / "deploy/rbac-reaper.yaml").read_text())
+    documents = list(yaml.safe_load_all((ROOT / "deploy/rbac-policies.yaml").read_text()))
+    role = next(one for one in documents if one and one["metadata"]["name"] == ROLE)
     granted = {
         (r, verb) for rule in role["rules"] for r in rule["resources"] for verb in rule["verbs"]
     }
