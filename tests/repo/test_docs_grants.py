@@ -17,6 +17,7 @@ from hardpoint import Grant, GrantOutcome, Outcome, Release
 from hardpoint.policies.cdi_grants import CdiGrantsSettings
 from hardpoint.policies.cdi_grants.documents import judged
 from hardpoint.policies.cdi_grants.reports import Reports
+from hardpoint.policies.container_facts import ContainerFactsSettings
 from hardpoint.settings import AgentSettings
 
 PAGE = "howto/grants.md"
@@ -45,6 +46,16 @@ def test_bcds_names_follow_from_its_vendor() -> None:
     assert settings.file_prefix == "bcd-"
     for key in (settings.binding_key, settings.uuid_key):
         assert key in TEXT
+
+
+def test_containers_are_told_by_bcds_names() -> None:
+    names = ContainerFactsSettings.model_validate(SETTINGS[1]["policy"]["container_facts"])
+
+    assert names.variable == "BCD_ALLOCATION_IDS"
+    assert names.annotation == "bcd.dev/allocation-ids"
+    plain = ContainerFactsSettings()
+    assert plain.variable in TEXT
+    assert plain.annotation in TEXT
 
 
 def test_reports_have_the_fields_that_the_page_shows(tmp_path: Path) -> None:
