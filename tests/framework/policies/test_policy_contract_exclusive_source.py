@@ -27,8 +27,8 @@ class TestExclusiveSource(PolicyContract):
 
     async def come(self, node: PolicyNode) -> None:
         """Let a rival offer the same hardware."""
-        plugin = Plugin(node.root / "device-plugins", "GPU-1", resource=_RIVAL)
-        await self.going.enter_async_context(plugin.serving())
+        self.rival = Plugin(node.root / "device-plugins", "GPU-1", resource=_RIVAL)
+        await self.going.enter_async_context(self.rival.serving())
         await node.kubelet.until_allocatable(_RIVAL, 1)
 
     async def make_unreadable(self, node: PolicyNode) -> None:
@@ -50,4 +50,5 @@ class TestExclusiveSourceBesideARival(TestExclusiveSource):
         await self.come(node)
 
     async def change(self, node: PolicyNode) -> None:
-        await node.kubelet.restart()
+        """Let it have nothing any more; a kubelet that was started anew knows it still."""
+        self.rival.tell()
