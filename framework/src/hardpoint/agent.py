@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest
 from hardpoint.grants import Grant, NodeCondition, Release
@@ -159,6 +159,11 @@ class Agent(Protocol):
         """Return a connection to the API server as the settings name it; close it when done.
 
         Raises ``KubeUnreachable`` where none is named and the agent is not in a pod.
+        """
+
+    def status(self) -> Mapping[str, Any]:
+        """What ``hardpoint status --json`` shows, as JSON values: devices, holds and who has them,
+        faults, grants, releases.
         """
 
     def note(self, source: str, facts: Mapping[str, object]) -> None:

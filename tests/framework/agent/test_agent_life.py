@@ -271,6 +271,7 @@ async def test_the_status_file_says_what_is_offered_held_and_wrong(world: World)
             "uid": wanted.key.uid,
             "state": "held",
             "pods": None,
+            "users": None,
         }
     ]
     assert status["notes"] == {"dra hardpoint.dev": {"pool": "node-1"}}

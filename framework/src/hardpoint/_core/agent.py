@@ -462,6 +462,10 @@ class HardpointAgent(PolicyFace):
         """Return a connection to the API server as the settings name it."""
         return connect(self.settings.kube)
 
+    def status(self) -> Mapping[str, Any]:
+        """What is so now, as JSON values."""
+        return self._reporter.status()
+
     def note(self, source: str, facts: Mapping[str, object]) -> None:
         """Say what is so now, for ``hardpoint status``."""
         self._reporter.note(source, facts)

@@ -264,6 +264,7 @@ class Broker:
         anew: bool = False,
     ) -> Sequence[Result]:
         turn.check()
+        began = time.monotonic()
         records = await self._of_key(key)
         for record in records:
             if not record.readable:
@@ -279,7 +280,11 @@ class Broker:
             raise WrongClaim(key.uid, claim.key.uid)
         turn.check()
         records, admitted = await self._take(claim, records)
-        return await self._carry_out(turn, claim, records, admitted)
+        results = await self._carry_out(turn, claim, records, admitted)
+        if records:
+            took = f"{time.monotonic() - began:.4f}"
+            self._tell("claim-prepared", claim.key, records, seconds=took)
+        return results
 
     async def _take(
         self, claim: Claim, records: tuple[Record, ...]
@@ -335,9 +340,7 @@ class Broker:
             await self._undo_after(error, records)
             raise
         turn.check()
-        if records:
-            self._tell("claim-prepared", claim.key, records)
-        elif not await self._ledger.of_claim(claim.key.uid):
+        if not records and not await self._ledger.of_claim(claim.key.uid):
             await self._upkeep.remove_files(claim.key.uid)
         return results
 
@@ -405,9 +408,9 @@ class Broker:
             self._report(Event(name="claim-refused", message=str(error), facts=facts, warning=True))
             raise
 
-    def _tell(self, name: str, key: ClaimKey, records: Iterable[Record]) -> None:
+    def _tell(self, name: str, key: ClaimKey, records: Iterable[Record], **more: str) -> None:
         devices = ", ".join(record.device.name for record in records)
-        facts = {"claim": str(key), "uid": key.uid, "devices": devices}
+        facts = {"claim": str(key), "uid": key.uid, "devices": devices, **more}
         self._report(Event(name=name, message=f"claim {key}: {devices}", facts=facts))
 
 

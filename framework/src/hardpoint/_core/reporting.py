@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hardpoint._core.podlist import PodList
+from hardpoint._core.podlist import PodList, Users
 from hardpoint._core.state import write_status
 from hardpoint.grants import published_name
 from hardpoint.model import Hold, Offered
@@ -79,7 +79,7 @@ class Reporter:
             "writing": agent.writing(),
             "ready": agent.ready,
             "generation": offer.generation,
-            "devices": [_device(offered) for offered in offer.devices],
+            "devices": [device_status(offered) for offered in offer.devices],
             "not_offered": [_fields(w, "subject driver rule reason") for w in offer.withheld],
             "holds": [_hold(h, agent.pods.latest) for h in agent.holds()],
             "quarantine": [{"device": name, "why": why} for (_, name), why in quarantined],
@@ -95,19 +95,24 @@ class Reporter:
 
 
 def _hold(hold: Hold, listed: PodList | None) -> dict[str, Any]:
-    """``pods`` are those that have it, and null while nobody can say."""
     name = published_name(hold.device.name, hold.allocation)
-    users = None if listed is None else listed.users(hold.claim, name)
+    return hold_status(hold, None if listed is None else listed.users(hold.claim, name))
+
+
+def hold_status(hold: Hold, users: Users | None) -> dict[str, Any]:
+    """Return a hold; ``pods`` and ``users`` have it, and are null while nobody can say."""
     return {
         "device": hold.device.name,
         "claim": str(hold.claim),
         "uid": hold.claim.uid,
         "state": hold.state.value,
         "pods": None if users is None else list(dict.fromkeys(map(str, users))),
+        "users": None if users is None else [_fields(u, "namespace pod container") for u in users],
     }
 
 
-def _device(offered: Offered) -> dict[str, Any]:
+def device_status(offered: Offered) -> dict[str, Any]:
+    """Return a device that is offered."""
     return {
         "name": offered.name,
         "kind": offered.device.kind,

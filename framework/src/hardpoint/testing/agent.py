@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -32,6 +32,7 @@ from hardpoint.model import (
 from hardpoint.node import Node
 from hardpoint.testing._fake_allocations import FakeAllocations, variable
 from hardpoint.testing._fake_state import FakeState
+from hardpoint.testing._fake_status import status_of
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
@@ -219,6 +220,10 @@ class FakeAgent(FakeState):
         if self._kube is None:
             raise KubeUnreachable("this test has no API server")
         return self._kube()
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what is so here, in the words of ``hardpoint status --json``."""
+        return status_of(self)
 
     def note(self, source: str, facts: Mapping[str, object]) -> None:
         """Keep a note for the test to look at."""
