@@ -769,11 +769,10 @@ async def test_a_uid_that_is_no_file_name_is_refused(world: World) -> None:
         assert world.files() == []
 
 
-async def test_observers_learn_how_long_a_claim_took_that_was_held_anew(
-    world: World, broker: Broker
-) -> None:
-    for _ in range(2):
-        await prepare(broker, claim("u1", "card-a"))
+async def test_observers_learn_how_long_a_claim_took_that_was_held_anew(world: World) -> None:
+    async with world.broker() as broker:
+        for _ in range(2):
+            await prepare(broker, claim("u1", "card-a"))
 
     (event,) = world.told("claim-prepared")
     assert float(event.facts["seconds"]) >= 0
