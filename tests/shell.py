@@ -177,8 +177,13 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster_of(shell: Shell, *static: Path) -> AsyncIterator[Cluster]:
-    """Start both; the runtime reads these directories too, and the shell's own wins."""
+async def cluster_of(
+    shell: Shell, *static: Path, device_plugins: Path | None = None
+) -> AsyncIterator[Cluster]:
+    """Start both; the runtime reads these directories too, and the shell's own wins.
+
+    With ``device_plugins`` the kubelet serves that, and pod-resources.
+    """
 
     async def get_claim(namespace: str, name: str) -> dict[str, Any] | None:
         found = (one for one in server.items("resourceclaims") if one["metadata"]["name"] == name)
@@ -190,7 +195,11 @@ async def cluster_of(shell: Shell, *static: Path) -> AsyncIterator[Cluster]:
     async with FakeApiServer() as server:
         server.add_node(NODE)
         kubelet = FakeKubelet(
-            shell.kubelet, get_claim=get_claim, wipe=wipe, cdi=[*static, shell.cdi]
+            shell.kubelet,
+            get_claim=get_claim,
+            wipe=wipe,
+            cdi=[*static, shell.cdi],
+            device_plugins=device_plugins,
         )
         shell.environment["HARDPOINT_KUBE__URL"] = server.url
         async with kubelet:

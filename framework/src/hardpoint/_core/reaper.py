@@ -133,10 +133,11 @@ class Reaper:
 
     async def run(self) -> None:
         """Look for ever."""
+        self._wake = anyio.Event()
         while True:
-            self._wake = anyio.Event()
             with anyio.move_on_after(self._pause()):
                 await self._wake.wait()
+            self._wake = anyio.Event()  # before the look: what happens during it wants another
             await self.sweep()
             await anyio.sleep(1)
 
@@ -149,6 +150,8 @@ class Reaper:
         if not self._around.writing() or not self._around.active():
             self._forget()
             return
+        if not self._around.known.known():
+            return  # that grants cannot be read is a condition of the node already
         try:
             view = await self._holding.look()
         except HardpointError as error:
