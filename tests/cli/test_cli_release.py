@@ -15,12 +15,12 @@ import anyio.to_thread
 import pytest
 from shell import Answer, Shell, agent_of, cluster_of
 
-from hardpoint._core.grantrows import KnownRelease, Meant, keep_release
+from hardpoint._core.grantrows import KnownGrant, KnownRelease, Meant, keep_grant, keep_release
 from hardpoint._core.ledger import Ledger, Want
 from hardpoint._core.locks import ClaimLocks
 from hardpoint._core.state import mark_running, write_status
 from hardpoint.cdi_files import CdiDirectory
-from hardpoint.grants import Grant
+from hardpoint.grants import Grant, GrantOutcome, Outcome
 from hardpoint.model import Allotment, Claim, ClaimKey, Delivery, Device, DeviceNode
 
 DRIVER = "hardpoint.dev"
@@ -329,17 +329,29 @@ def test_a_device_that_is_held_is_never_free_unless_its_hold_goes_with_it(shell:
     assert [one["claim"] for one in facts["holds"]] == ["media/player"]  # type: ignore[attr-defined]
 
 
-def test_a_release_that_cannot_be_read_can_be_forgotten(shell: Shell) -> None:
+@pytest.mark.parametrize("what", ["release", "grant"])
+def test_what_cannot_be_read_can_be_forgotten(shell: Shell, what: str) -> None:
+    word = "id-of-a-1-x" if what == "release" else "a-1"
     ended(shell, "a-1", 0)
-    spoil = "UPDATE releases SET devices_json = 'no JSON'"
+    if what == "grant":
+        known = KnownGrant(
+            grant=Grant(allocation="a-1", source="policy/x"),
+            devices=(Meant(DRIVER, radio(3)),),
+            outcome=GrantOutcome(Outcome.IN_FORCE),
+        )
+        written(shell, lambda ledger: ledger.write(lambda db: keep_grant(db, known)))
+    spoil = f"UPDATE {what}s SET devices_json = 'no JSON'"
     written(shell, lambda ledger: ledger.write(lambda db: db.execute(spoil)))
-    assert "! release id-of-a-1-x" in shell("release").out
+    assert f"! {what} {word}" in shell("release").out
     assert shell("holds", "--device", "radio5").code == 0
 
-    assert shell("release", "--force", "id-of-a-1-x", "--yes").code == 0
+    assert shell("release", "--force", word, "--yes").code == 0
 
-    assert shell("release") == Answer(0, "No release is pending.\n", "")
-    assert trail(shell)[0][1]["why"] == "its row cannot be read"
+    left = shell("release", "--json").json
+    assert [one["id"] for one in left] == ([] if what == "release" else ["id-of-a-1-x"])
+    assert "!" not in shell("release").out
+    assert trail(shell) == [("release --force", {"unreadable": word})]
+    assert shell("holds", "--device", "radio5").code == 3
 
 
 def test_levers_never_set_a_damaged_ledger_aside(shell: Shell) -> None:

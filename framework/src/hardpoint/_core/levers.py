@@ -26,6 +26,7 @@ from hardpoint._core.grantrows import (
     DeviceKey,
     KnownRelease,
     book_of,
+    forget_grant,
     forget_release,
     holders,
     keep_release,
@@ -148,10 +149,18 @@ class Levers:
             await self._ledger.write(work)
 
     async def forget_unreadable(self, id_: str, facts: Mapping[str, Any]) -> None:
-        """Remove a release whose row says nothing any more: no source can be told of it."""
+        """Remove a release, by id, or a grant, by allocation, whose row says nothing any more.
+
+        No source can be told of it. What can be read of that name stays.
+        """
 
         def work(db: sqlite3.Connection) -> None:
-            forget_release(db, id_)
+            rows = [row for row in db.execute(READ) if row["id"] == id_]
+            for row in (row for row in rows if book_of((row,)).unreadable):
+                if row["what"] == "grant":
+                    forget_grant(db, (row["source"], id_))
+                else:
+                    forget_release(db, id_)
             keep_audit(db, time.time(), self._who, "release --force", facts)
 
         await self._ledger.write(work)

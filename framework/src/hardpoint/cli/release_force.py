@@ -23,7 +23,7 @@ from hardpoint.settings import AgentSettings
 def force(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Write down that a release is over, on an operator's word. Raises ``LeverRefused``."""
     book, word = read_book(settings.paths.state), arguments.force
-    if any(row.startswith(f"release {word}:") for row in book.unreadable):
+    if any(row.startswith((f"release {word}:", f"grant {word}:")) for row in book.unreadable):
         return _forget_unreadable(word, settings, yes=arguments.yes)
     releases = _named(book, word, _noticed(settings))
     keys = _devices(word, releases, arguments.device)
@@ -69,13 +69,13 @@ def clear_lost(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     return 0
 
 
-def _forget_unreadable(id_: str, settings: AgentSettings, *, yes: bool) -> int:
-    print(f"Release {id_} cannot be read: what it was about is not known, nor whom to tell.")
-    if not sure("Forget it?", yes):
+def _forget_unreadable(word: str, settings: AgentSettings, *, yes: bool) -> int:
+    print(f"What is written down of {word} cannot be read: neither its devices nor who has them.")
+    if not sure("Is it certain that nobody has them? Forget it?", yes):
         return 1
-    facts = {"releases": [id_], "why": "its row cannot be read"}
-    _pull(settings, lambda lever: lever.forget_unreadable(id_, facts))
-    print(f"Release {id_} is forgotten; no source is told.")
+    facts = {"unreadable": word}
+    _pull(settings, lambda lever: lever.forget_unreadable(word, facts))
+    print(f"{word} is forgotten; no source is told.")
     return 0
 
 
