@@ -604,3 +604,26 @@ async def test_what_goes_wrong_with_one_allocation_costs_no_other_and_ends_no_wa
         assert entry.source.startswith("pod-resources end of")
         assert "RuntimeError" in entry.message
         assert "a driver's own" not in entry.message
+
+
+async def test_what_is_announced_during_a_look_is_looked_at_again(world: World, pods: Pods) -> None:
+    async with serving(world, pods) as one, anyio.create_task_group() as tasks:
+        looked, again = anyio.Event(), anyio.Event()
+
+        async def look() -> bool:
+            if looked.is_set():
+                again.set()
+            else:
+                looked.set()
+                one.watch.announce("example.com/new", [])
+                one.watch.announce(CARD, [assignment("card-a")])
+            return True
+
+        one.watch.look = look  # type: ignore[method-assign]
+        one.watch.pace = replace(one.watch.pace, apart=0.01)
+        tasks.start_soon(one.watch.run)
+        await anyio.wait_all_tasks_blocked()
+        one.watch.wake()
+        with anyio.fail_after(5):
+            await again.wait()
+        tasks.cancel_scope.cancel()

@@ -217,13 +217,13 @@ class PodWatch:
 
     async def run(self) -> None:
         """Look for ever: often while something of ours may have users, seldom else."""
-        count = 0
+        count, self._wake = 0, anyio.Event()
         while True:
-            self._wake = anyio.Event()
             woken = False
             with anyio.move_on_after(self.pace.every):
                 await self._wake.wait()
                 woken = True
+            self._wake = anyio.Event()  # before the look: what happens during it wants another
             count += 1
             try:
                 if woken or await self._is_due(count):
