@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hardpoint._wording import in_words
 from hardpoint.errors import HoldDenied
 
 API_VERSION = "hardpoint.dev/v1"
@@ -119,5 +120,5 @@ def _said(model: type[Parameters], error: ValidationError) -> str:
             keys = ", ".join(sorted(model.model_fields)) or "none"
             problems.append(f"unknown key {path:.80}; the keys are {keys}")
         else:
-            problems.append(f"{path:.80}: {problem['msg']}")
+            problems.append(f"{path:.80}: {in_words(problem)}")
     return "; ".join(problems)

@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from hardpoint._where import Share, Where, fits, share_in
+from hardpoint._wording import in_words, keys_at, path_of
 from hardpoint.agent import Paths
 from hardpoint.attributes import LONGEST_NAME, attribute_name, is_label, is_subdomain
 from hardpoint.errors import BadSettings
@@ -280,7 +281,7 @@ class AgentSettings(_Section):
                 share_in(section)
             except ValidationError as error:
                 first = error.errors(include_url=False, include_context=False)[0]
-                raise ValueError(f"{name}.{_path(first['loc'])}: {first['msg']}") from error
+                raise ValueError(f"{name}.{path_of(first['loc'])}: {in_words(first)}") from error
         return value
 
     @field_validator("node_name")
@@ -424,18 +425,12 @@ def _validated(
         return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        path = _path(first["loc"]) or model.__name__
+        path = path_of(first["loc"]) or model.__name__
         want = ""
         if first["type"] == "extra_forbidden":
-            want = f"the keys are {', '.join(sorted(_keys_at(model, first['loc'])))}"
+            want = f"the keys are {', '.join(keys_at(model, first['loc']))}"
         variable = _variable(first["loc"], variables or {})
         raise BadSettings(variable or f"{where}: {path}", _said(first), want) from error
-
-
-def _path(location: tuple[Any, ...]) -> str:
-    """Spell a place: ``rules[0].where``."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
-    return "".join(steps).lstrip(".")
 
 
 def _variable(location: tuple[Any, ...], variables: Mapping[str, Any]) -> str:
@@ -453,23 +448,9 @@ def _variable(location: tuple[Any, ...], variables: Mapping[str, Any]) -> str:
 
 
 def _said(problem: Any) -> str:
-    if problem["type"] == "extra_forbidden":
-        return "unknown key"
-    said = str(problem["msg"]).removeprefix("Value error, ")
+    said = in_words(problem)
+    if problem["type"] in ("extra_forbidden", "missing"):
+        return said
     if problem["loc"][:1] and problem["loc"][0] in _SECRETIVE:
         return said
     return f"{said} (found {problem['input']!r:.60})"
-
-
-_TABLES: Mapping[str, type[BaseModel]] = {"rules": Rule, "names": Names}
-
-
-def _keys_at(model: type[BaseModel], location: tuple[Any, ...]) -> Iterable[str]:
-    fields: Mapping[str, Any] = model.model_fields
-    for step in location[:-1]:
-        inner = getattr(fields.get(step), "annotation", None)
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            fields = inner.model_fields
-        elif step in _TABLES:
-            fields = _TABLES[step].model_fields
-    return fields

@@ -44,7 +44,10 @@ def test_a_resource_by_selector_is_taken(tmp_path: Path) -> None:
         ({"resources": [ZIGBEE | {"name": "kubernetes.io/zigbee"}]}, "Kubernetes' own"),
         ({"resources": [ZIGBEE | {"replicas": 0}]}, "replicas"),
         ({"resources": [ZIGBEE | {"limit": 0}]}, "limit"),
-        ({"resources": [ZIGBEE | {"count": 1}]}, "resources.0.count"),
+        (
+            {"resources": [ZIGBEE | {"count": 1}]},
+            "resources[0].count: unknown key; the keys are limit, name",
+        ),
         ({"resources": [ZIGBEE, ZIGBEE]}, "example.com/zigbee is defined twice"),
         ({"resources": [ZIGBEE], "names": {"usb": "example.com/zigbee"}}, "defined twice"),
         ({"resources": [ZIGBEE | {"replicas": MOST_IDS + 1}]}, f"at most {MOST_IDS}"),

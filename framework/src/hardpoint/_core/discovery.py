@@ -236,15 +236,14 @@ def validated(plugin: Plugin, section: Mapping[str, Any]) -> Any:
         return None
     from pydantic import ValidationError
 
+    from hardpoint._wording import first_problem
+
     try:
         return model.model_validate(dict(section))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        want = ""
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            want = f"; the keys are {', '.join(sorted(model.model_fields)) or 'none'}"
-        raise PluginRefused(plugin.id, f"its settings: {where}: {first['msg']}{want}") from error
+        where, what, want = first_problem(model, error)
+        why = f"its settings: {where}: {what}" if where else f"its settings: {what}"
+        raise PluginRefused(plugin.id, f"{why}; {want}" if want else why) from error
 
 
 def check_hooks(plugin: Plugin) -> None:

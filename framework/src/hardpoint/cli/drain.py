@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hardpoint._core.state import agent_runs, make_private, read_status
+from hardpoint._wording import first_problem
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.holds import age
 from hardpoint.cli.operator import operator
@@ -81,9 +82,8 @@ def drain_settings(settings: AgentSettings) -> DrainSettings:
     try:
         return DrainSettings.model_validate(dict(settings.policy.get(NAME, {})))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(("policy", NAME, *(str(step) for step in first["loc"])))
-        raise BadSettings(where, str(first["msg"])) from error
+        where, what, want = first_problem(DrainSettings, error)
+        raise BadSettings(f"policy.{NAME}.{where}", what, want) from error
 
 
 def _ask(settings: AgentSettings, own: DrainSettings, why: str) -> str:

@@ -10,6 +10,7 @@ import anyio
 from pydantic import ValidationError
 
 from hardpoint._core.offline import Look, look
+from hardpoint._wording import first_problem
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.output import as_json
 from hardpoint.errors import BadSettings
@@ -71,9 +72,8 @@ def grants_settings(settings: AgentSettings) -> CdiGrantsSettings:
     try:
         return CdiGrantsSettings.model_validate(dict(settings.policy.get(NAME, {})))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(("policy", NAME, *(str(step) for step in first["loc"])))
-        raise BadSettings(where, str(first["msg"])) from error
+        where, what, want = first_problem(CdiGrantsSettings, error)
+        raise BadSettings(f"policy.{NAME}.{where}", what, want) from error
 
 
 def _say_bad(holds: Holds) -> None:
