@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from hardpoint.attributes import is_subdomain, semver
-from hardpoint.errors import BadValue
+from hardpoint.errors import BadSelector, BadValue
 from hardpoint.grants import attributes_of
 from hardpoint.model import AttributeValue, Offered, Version
 from hardpoint.quantity import amount, canonical
@@ -28,6 +28,12 @@ LONGEST = 10 * 1024
 _LITERAL = re.compile(r"""["']([^"'\\]+)["']""")
 _QUANTITY, _SEMVER = "quantity", "semver"
 _WANT = "a CEL expression that is true or false"
+_MISSING, _GUARD = "Key not found", "has(…) before it, or .?name.orValue(…)"
+_QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1""")
+_STATUS = re.compile(r"(?:[A-Z_]+: )+")
+_PLACE = re.compile(r"<input>:(\d+):(\d+): ")
+_LONG = 4
+"""Characters of a device's text that are left out of a message also where they are not quoted."""
 
 
 class Selector:
@@ -49,9 +55,11 @@ class Selector:
         value = answer.plain_value()
         if isinstance(value, bool):
             return value
-        kind = answer.type().name()
-        found = _quiet(str(value), offered) if kind == "ERROR" else f"a value of type {kind}"
-        raise BadValue(f"selector, of device {offered.name}", found, _WANT)
+        kind, where = answer.type().name(), f"selector, of device {offered.name}"
+        if kind != "ERROR":
+            raise BadSelector(where, f"it is {kind.lower()}", _WANT)
+        said = _quiet(str(value), self.expression, offered)
+        raise BadSelector(where, said, _GUARD if _MISSING in said else _WANT)
 
 
 def _compiled(expression: str) -> Any:
@@ -60,26 +68,30 @@ def _compiled(expression: str) -> Any:
             raise BadValue("selector", "a longer one", f"at most {LONGEST} bytes")
         compiled = _environment().compile(expression)
     except (RuntimeError, UnicodeError) as error:
-        raise BadValue("selector", _first_line(error), _WANT) from error
+        raise BadSelector("selector", _first_line(error), _WANT) from error
     result = compiled.return_type().name()
     if result not in ("BOOL", "DYN"):
-        raise BadValue("selector", f"{expression} is {result.lower()}", _WANT)
+        raise BadSelector("selector", f"it is {result.lower()}", _WANT)
     return compiled
 
 
 def _first_line(error: Exception) -> str:
-    line = (str(error).splitlines() or [""])[0]
-    return line.removeprefix("INVALID_ARGUMENT: ").removeprefix("ERROR: ").partition(" (in ")[0]
+    """Return what the compiler says first, with the line and column that it is about."""
+    line = _STATUS.sub("", (str(error).splitlines() or [""])[0], count=1).partition(" (in ")[0]
+    return _PLACE.sub(r"line \1, column \2: ", line)
 
 
-def _quiet(error: str, offered: Offered) -> str:
-    """Return an error's first line without what it quotes of the device: it ends in a log."""
-    line = error.partition("\n")[0]
-    for value in offered.device.attributes.values():
+def _quiet(error: str, expression: str, offered: Offered) -> str:
+    """Return an error's first line without what it says of the device: it ends in a log.
+
+    What is quoted and does not stand in the expression comes from the hardware.
+    """
+    line = _STATUS.sub("", error.partition("\n")[0], count=1)
+    for value in attributes_of(offered.device, offered.allocation).values():
         text = value.text if isinstance(value, Version) else value
-        if isinstance(text, str):
-            line = line.replace(repr(text), "…")
-    return line
+        if isinstance(text, str) and len(text) >= _LONG and text not in expression:
+            line = line.replace(text, "…")
+    return _QUOTED.sub(lambda found: found[0] if found[2] in expression else "…", line)
 
 
 # -- what an expression is asked about ------------------------------------------------------------
@@ -137,7 +149,7 @@ def _is(make: Any, text: str) -> bool:
 def _compare(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     """Return -1, 0 or 1 for two quantities, or two versions."""
     if one.keys() != other.keys():
-        raise BadValue("compareTo", "one of each", "two quantities, or two versions")
+        raise BadSelector("compareTo", "one of each", "two quantities, or two versions")
     if _QUANTITY in one:
         a, b = amount(one[_QUANTITY]), amount(other[_QUANTITY])
         return (a > b) - (a < b)

@@ -64,6 +64,14 @@ class BadValue(HardpointError, ValueError):
         self.field, self.found, self.want = field, found, want
 
 
+class BadSelector(BadValue):
+    """A CEL expression that is none, or that fails on a device; says what CEL makes of it."""
+
+    def __init__(self, field: str, said: str, want: str) -> None:
+        super().__init__(field, said, want)
+        self.args = (f"{field}: {said:.300}; want {want}",)
+
+
 class BadSettings(HardpointError):
     """A settings file or variable that cannot be used; says where, what, and what would do."""
 

@@ -69,7 +69,7 @@ def test_another_device_is_not_selected() -> None:
     [
         (f"{OWN}.product == 'x'", "product"),
         (f"{OWN}.vendor > 3", "overload"),
-        (f"{OWN}.vendor", "STRING"),
+        (f"{OWN}.vendor", "it is string"),
         ('quantity("much") == quantity("1")', "much"),
         ('device.capacity["acme.dev"].memory.compareTo(semver("1.0.0")) == 0', "one of each"),
     ],
@@ -126,3 +126,34 @@ def test_no_error_quotes_what_a_device_says_of_itself(expression: str) -> None:
     with pytest.raises(BadValue, match="stick-0") as raised:
         Selector(expression).matches(Offered(device=device, domain=Domain.named("acme.dev")))
     assert "FTAAAA01" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "raw", ["secret1", "it's", 'a "b" c', "back\\slash'", "ünicode", "a\nb", "x"]
+)
+def test_a_key_made_of_a_devices_text_is_left_out_however_cel_quotes_it(raw: str) -> None:
+    device = Device(name="stick-0", kind="usb", attributes={"vendor": raw})
+    offered = Offered(device=device, domain=Domain.named("acme.dev"))
+
+    with pytest.raises(BadValue) as failed:
+        Selector(f"{OWN}[{OWN}.vendor] == 1").matches(offered)
+
+    assert str(failed.value) == (
+        "selector, of device stick-0: Key not found in map : …; "
+        "want has(…) before it, or .?name.orValue(…)"
+    )
+
+
+def test_an_attribute_that_a_device_lacks_is_named_with_what_guards_it() -> None:
+    with pytest.raises(BadValue) as failed:
+        selects(f"{OWN}.renderNode")
+
+    assert 'Key not found in map : "renderNode"; want has(…)' in str(failed.value)
+
+
+def test_what_is_no_cel_is_said_with_its_place_and_whole() -> None:
+    with pytest.raises(BadValue) as failed:
+        Selector("device.driver ==\n 'x' &&")
+
+    assert "line 2, column" in str(failed.value)
+    assert str(failed.value).endswith("want a CEL expression that is true or false")

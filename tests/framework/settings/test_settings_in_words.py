@@ -48,8 +48,10 @@ def said(section: Mapping[str, Any]) -> str:
     [
         (
             {"lampz": 1},
-            "lampz: unknown key; the keys are by_name, count, dry, file, ids, lamps, mode, "
-            "patience",
+            (
+                "lampz: unknown key; the keys are by_name, count, dry, file, ids, lamps, mode, "
+                "patience"
+            ),
         ),
         (
             {"lamps": [{"name": "a", "color": "red"}]},
