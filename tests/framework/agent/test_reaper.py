@@ -633,6 +633,24 @@ async def test_nothing_is_reaped_while_grants_cannot_be_read(world: ReaperWorld)
         assert (world.events, world.board.entries) == ([], ()), "a condition says it already"
 
 
+async def test_nothing_is_reaped_by_what_could_not_be_read_while_pods_were(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    listed = world.pods.list
+
+    async def meanwhile() -> tuple[PodUse, ...]:
+        world.readable = False
+        return await listed()
+
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.pods.list = meanwhile  # type: ignore[method-assign]
+        await one.look(after=40)
+        assert one.policy.calls == []
+
+
 async def test_nothing_is_reaped_while_the_ledger_cannot_be_read(world: ReaperWorld) -> None:
     world.pod("train", "gpu0@a1")
     world.revoke("gpu0", "a1")
