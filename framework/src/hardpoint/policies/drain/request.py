@@ -66,13 +66,21 @@ def _understood(content: bytes, since: float) -> Request:
 
 def write(path: Path, *, by: str, why: str) -> Request:
     """Ask, durably; return the request, that of before where there is one. Raises ``OSError``."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(path.parent)
     asked = Request(id=secrets.token_hex(8), by=by, why=why, since=time.time())
     try:
         files.create(path, json.dumps(asdict(asked)).encode(), mode=0o600)
     except FileExistsError:
         return read(path) or write(path, by=by, why=why)
     return asked
+
+
+def _make(directory: Path) -> None:
+    """Make a directory that is there after a power cut too: else what is in it would go with it."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in made:
+        files.sync_directory(path.parent)
 
 
 def remove(path: Path) -> bool:
