@@ -160,11 +160,36 @@ def test_without_cdi_a_runtime_that_lacks_it_is_no_trouble_and_the_way_in_force_
     by_cdi = host.says("runtime", **_WITHOUT_DRA)
     (without,) = host.says("runtime", **_WITHOUT_DRA, **specs)
     (section,) = host.says("frontend/deviceplugin", **_WITHOUT_DRA, **specs)
+    (groups,) = host.says("groups", **_WITHOUT_DRA, **specs)
 
     assert "fail" in [one["level"] for one in by_cdi]
     assert without["level"] == "ok"
     assert "without CDI" in without["found"]
     assert "devices = specs" in section["found"]
+    assert groups["level"] == "warn"
+    assert "supplementalGroups" in groups["do"]
+    assert host.says("groups", **_WITHOUT_DRA) == []
+
+
+def test_an_odd_cdi_directory_is_said_once_with_all_that_is_odd(host: Host) -> None:
+    (absent,) = host.says("CDI")
+    assert absent["level"] == "warn"
+    assert absent["found"].endswith("is not there, and is not a usual directory")
+    assert "cdi_spec_dirs" in absent["do"]
+    host.shell.cdi.mkdir()
+    (there,) = host.says("CDI")
+    assert there["found"].endswith("is writable, and is not a usual directory")
+
+
+@pytest.mark.field_case("D03")
+def test_a_directory_that_the_runtime_says_that_it_reads_is_no_odd_one(host: Host) -> None:
+    host.shell.cdi.mkdir()
+    dirs = f'cdi_spec_dirs = ["{host.shell.cdi}"]\n'
+    host.file("/etc/containerd/config.toml", CONTAINERD + dirs)
+
+    (found,) = host.says("CDI")
+
+    assert (found["level"], found["found"]) == ("ok", f"{host.shell.cdi} is writable")
 
 
 def test_frontends_that_leave_each_other_nothing_are_found_before_the_agent_starts(

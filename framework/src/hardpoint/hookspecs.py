@@ -284,6 +284,15 @@ def preview_offer(offer: Offer, version: str) -> Iterable[Mapping[str, Any]]:
 
 
 @hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
+def preview_resources(offer: Offer) -> Mapping[str, Iterable[str]]:
+    """Return the extended resources that a frontend would offer devices as: device names by each.
+
+    Pure: ``hardpoint devices`` shows them, with no agent. One that offers none has no such method.
+    """
+    raise AssertionError
+
+
+@hookspec(dispatch=Dispatch.GATHER, on_fault=Fault.SKIP, budget=5.0)
 def observe(event: Event) -> None:
     """Learn of something that changed, for logs, metrics and Kubernetes Events."""
     raise AssertionError
@@ -303,6 +312,7 @@ __all__ = [
     "observe",
     "prepare_device",
     "preview_offer",
+    "preview_resources",
     "publish_devices",
     "rank_devices",
     "reap_pod",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from hardpoint._core.faults import FaultEntry
 from hardpoint._core.offline import Look, look
 from hardpoint.cli.agent_view import with_agent
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
+from hardpoint.cli.extended import Resources, resources
 from hardpoint.cli.output import as_json, table
 from hardpoint.model import AttributeValue, Device, DeviceNode, Offer, Offered, Version, slug
 
@@ -35,20 +37,24 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     with machine(arguments, settings) as node:
         found = with_agent(anyio.run(look, node, settings), settings, node)
+        named = anyio.run(resources, node, settings, found.offer)
+    found = replace(found, faults=(*found.faults, *named.faults))
     if arguments.json:
-        return _json(found, arguments.device, arguments.why or "")
+        return _json(found, arguments.device, arguments.why or "", named)
     if arguments.device:
-        return _one(found, arguments.device)
+        return _one(found, arguments.device, named)
     if arguments.why is not None:
         _why(found, arguments.why)
     else:
-        _all(found)
+        _all(found, named)
     return 0
 
 
-def _json(found: Look, device: str | None, text: str) -> int:
+def _json(found: Look, device: str | None, text: str, named: Resources) -> int:
     """Print the whole object, or its part about one device; 1 if that is not offered."""
     shown = document(found.offer, found.faults)
+    for one in shown["devices"] if named.asked else ():
+        one["resources"] = list(named.of.get(one["name"], ()))
     text = text or device or ""
     shown["not_offered"] = [one for one in shown["not_offered"] if _mentions(one, text)]
     if device:
@@ -123,7 +129,8 @@ def _node_json(node: DeviceNode) -> dict[str, Any]:
     return shown | ({"gid": node.gid} if node.gid else {})
 
 
-def _all(found: Look) -> None:
+def _all(found: Look, named: Resources) -> None:
+    more = ("resource",) if named.asked else ()
     rows = [
         (
             o.name,
@@ -131,10 +138,12 @@ def _all(found: Look) -> None:
             "yes" if o.device.shareable else "",
             " ".join(_paths(o.device)),
             _hardware(o.device.attributes),
+            *(" ".join(named.of.get(o.name, ("none",))) for _ in more),
         )
         for o in found.offer.devices
     ]
-    table(("name", "kind", "shared", "nodes", "hardware"), rows, "This machine offers no device.")
+    heads = ("name", "kind", "shared", "nodes", "hardware", *more)
+    table(heads, rows, "This machine offers no device.")
     _faults(found)
     if found.offer.withheld:
         print(f"\n{len(found.offer.withheld)} more are not offered; --why tells the reasons.")
@@ -172,7 +181,7 @@ def _why(found: Look, text: str) -> None:
     _faults(found)
 
 
-def _one(found: Look, name: str) -> int:
+def _one(found: Look, name: str, named: Resources) -> int:
     offered = found.offer.find(name)
     if offered is None:
         print(f"{name} is not offered.")
@@ -181,6 +190,8 @@ def _one(found: Look, name: str) -> int:
     shown = device_json(offered)
     for key in ("name", "driver", "kind", "domain", "shareable"):
         print(f"{key:<12}{shown[key]}")
+    if named.asked:
+        print(f"{'resource':<12}{' '.join(named.of.get(name, ('none',)))}")
     for key in ("attributes", "capacity"):
         for item, value in shown[key].items():
             print(f"{key if item == next(iter(shown[key])) else '':<12}{item} = {value!r}")

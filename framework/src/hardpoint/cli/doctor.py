@@ -39,6 +39,10 @@ _PODS = (
     "mount it, read-only: without it nobody can say which pod has what, and under the device "
     "plugin API devices of pods that ended stay held"
 )
+_GROUPS = (
+    "who is not root there opens no node of mode 0660: set supplementalGroups in the pod's "
+    'securityContext to the groups that `hardpoint devices --json` shows as gid, or devices = "cdi"'
+)
 _NOT_FREE = "mount it, read-only: until it answers, nothing whose grant ended is free"
 _LEVELS = {False: "warn", True: "fail"}
 _NO_PLUGINS = (
@@ -167,36 +171,43 @@ def _socket(subject: str, path: Path, absent: str, level: str = "warn") -> Itera
 
 
 def _cdi(settings: AgentSettings) -> Iterator[Finding]:
+    """Say once what is wrong with the directory; what a runtime reads is said with the runtime."""
     cdi = settings.paths.cdi
-    if cdi.is_dir() and os.access(cdi, os.W_OK):
-        yield Finding("ok", "CDI", f"{cdi} is writable")
-    elif cdi.is_dir():
-        yield Finding("fail", "CDI", f"{cdi} is not writable", "mount it read-write")
+    unusual = str(cdi) not in CDI_DIRS and not list(container_runtime.configurations(settings))
+    odd, check = ", and is not a usual directory", "check the runtime's cdi_spec_dirs"
+    odd, more = (odd, f"; {check}") if unusual else ("", "")
+    if not cdi.is_dir():
+        done = "it is made when the agent starts"
+        yield Finding("warn", "CDI", f"{cdi} is not there{odd}", done + more)
+    elif not os.access(cdi, os.W_OK):
+        yield Finding("fail", "CDI", f"{cdi} is not writable{odd}", f"mount it read-write{more}")
+    elif unusual:
+        yield Finding("warn", "CDI", f"{cdi} is writable{odd}", check)
     else:
-        yield Finding("warn", "CDI", f"{cdi} is not there", "it is made when the agent starts")
-    if str(cdi) not in CDI_DIRS:
-        yield Finding(
-            "warn", "CDI", f"{cdi} is not a usual directory", "check the runtime's cdi_spec_dirs"
-        )
+        yield Finding("ok", "CDI", f"{cdi} is writable")
 
 
 def _runtime(settings: AgentSettings) -> Iterator[Finding]:
     frontends = start_plugins(settings, this_machine(settings), roles=("frontend",))
     running = frontends.running("frontend")
-    if running and not any(getattr(one.instance, "needs_cdi", True) for one in running):
+    bare = [plugin for plugin in running if not getattr(plugin.instance, "needs_cdi", True)]
+    for plugin in bare:
+        found = f"{plugin.id} passes devices without CDI: containers get none of their groups"
+        yield Finding("warn", "groups", found, _GROUPS)
+    if bare and len(bare) == len(running):
         yield Finding(
             "ok", "runtime", "devices are passed without CDI: whether it is on is no matter"
         )
         return
     said = anyio.run(container_runtime.version, settings)
-    found = list(container_runtime.troubles(settings, said))
-    for one in found:
+    troubles = list(container_runtime.troubles(settings, said))
+    for one in troubles:
         yield Finding(one.level, "runtime", one.found, one.do)
     seen = [said] if said else []
     seen += [config.path for config in container_runtime.configurations(settings)]
     if not seen:
         yield Finding("ok", "runtime", "neither its configuration nor its version can be seen here")
-    elif not found:
+    elif not troubles:
         yield Finding("ok", "runtime", f"nothing against CDI in {', '.join(seen)}")
 
 

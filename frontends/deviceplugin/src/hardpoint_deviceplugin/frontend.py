@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from hardpoint.agent import Agent
 from hardpoint.contract import hookimpl
+from hardpoint.model import Offer
 from hardpoint.node import Node
 from hardpoint_deviceplugin.settings import DevicePluginSettings
 
@@ -32,3 +33,14 @@ class DevicePlugin:
         from hardpoint_deviceplugin.serving import Serving
 
         await Serving(agent, self.settings, ready).run()
+
+    @hookimpl
+    def preview_resources(self, offer: Offer) -> dict[str, list[str]]:
+        """Return the devices of each resource, were they offered now and held by nobody."""
+        from hardpoint_deviceplugin.resources import Arranger
+
+        arranged = Arranger(self.settings).arrange(offer, ())
+        return {
+            name: list(dict.fromkeys(entry.offered.name for entry in resource.entries))
+            for name, resource in arranged.resources.items()
+        }
