@@ -380,10 +380,7 @@ class HardpointAgent(PolicyFace):
         )
 
     def _missing(self) -> list[tuple[str, str]]:
-        plugins = self.plugins.all if self.plugins else []
-        return [
-            (p.name, p.reason) for p in plugins if p.role == "policy" and p.state in _NOT_RUNNING
-        ]
+        return self.plugins.failed("policy") if self.plugins else []
 
     # -- what frontends see -----------------------------------------------------------------------
 
@@ -499,6 +496,3 @@ class HardpointAgent(PolicyFace):
     def quarantined(self) -> dict[tuple[str, str], str]:
         """Devices that nobody may have now, by DRA driver and name, and why."""
         return self._broker.quarantined()
-
-
-_NOT_RUNNING = ("refused", "missing")

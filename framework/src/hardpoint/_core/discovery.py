@@ -101,6 +101,11 @@ class Plugins:
         """Return the plugins of a role that run, in order of name."""
         return tuple(p for p in self.all if p.role == role and p.state == "running")
 
+    def failed(self, role: str) -> list[tuple[str, str]]:
+        """Return the plugins of a role that are wanted and do not run, and why not."""
+        found = (p for p in self.all if p.role == role and p.state in ("refused", "missing"))
+        return [(plugin.name, plugin.reason) for plugin in found]
+
     def find(self, role: str, name: str) -> Plugin | None:
         """Return the plugin of that role and name, or None."""
         return next((p for p in self.all if (p.role, p.name) == (role, name)), None)
