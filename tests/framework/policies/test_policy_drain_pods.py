@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from hardpoint.errors import KubeUnreachable
 from hardpoint.kube import PODS
 from hardpoint.policies.drain import _own_pod
+from hardpoint.policies.drain.pods import in_words, pod_of
 from hardpoint.testing.agent import FakeAgent
 
 from .drain_world import DAEMON, NODE, DrainWorld
@@ -209,3 +211,40 @@ async def test_a_node_of_that_name_that_is_not_there_is_drained_of_its_pods(
         await drain_world.until(drain_world.going)
 
     assert drain_world.server.items("nodes") == []
+
+
+async def test_a_pod_that_the_server_does_not_name_whole_stops_the_look_and_is_said(
+    drain_world: DrainWorld,
+) -> None:
+    drain_world.add_pod("train")
+    drain_world.server.edit("pods", "train", "default").change(
+        lambda pod: pod["spec"].update(terminationGracePeriodSeconds="long")
+    )
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: "policy/drain: pods" in drain_world.agent.faults)
+
+        assert not drain_world.released
+
+
+async def test_a_node_is_not_cordoned_where_the_settings_say_so(drain_world: DrainWorld) -> None:
+    drain_world.ask()
+    async with drain_world.served(cordon=False):
+        await drain_world.until(lambda: drain_world.released)
+
+    assert not drain_world.cordoned
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"metadata": {"name": "a", "uid": ""}}, {"metadata": {"name": "a", "uid": 7}}],
+    ids=["nothing", "no UID", "a number"],
+)
+def test_what_is_no_pod_is_not_read_as_one(body: dict[str, Any]) -> None:
+    with pytest.raises(KubeUnreachable):
+        pod_of(body)
+
+
+def test_many_pods_are_named_by_a_few() -> None:
+    assert in_words(["a", "b"]) == "a, b"
+    assert in_words(list("abcdefg")) == "a, b, c, d, e and 2 more"
