@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from pod_world import Pods
 
 import hardpoint._core.agent as agent_module
@@ -33,6 +34,8 @@ from hardpoint import (
 )
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.reaper import Reaper
+from hardpoint.agent import Agent
 from hardpoint.errors import HoldError
 from hardpoint.grants import published_name
 from hardpoint.kube import Kube
@@ -47,6 +50,8 @@ DEVICES = ("d0", "d1", "d2")
 ALLOCATIONS = ("a", "b", "c")
 DRIVER = "hardpoint.dev"
 NODE = "node-1"
+_QUICK = {"pods_per_minute": 1000, "first_after_s": 1, "again_after_s": 1}
+"""So that few steps lead to a deletion; what the seconds are is tested elsewhere."""
 
 
 @dataclass
@@ -78,6 +83,18 @@ class Truth:
     wrong: list[str] = field(default_factory=list)
     """What must never be."""
     released: list[str] = field(default_factory=list)
+    reaped: int = 0
+    seen: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The grants when they were last read well."""
+
+    def is_in_force(self, allocation: str, devices: frozenset[str], agent: Agent) -> bool:
+        """Say whether a grant of devices was seen and nobody is in its way: it must be in force."""
+        wanted = self.grants.get(allocation, frozenset())
+        if not wanted & devices or wanted != self.seen.get(allocation):
+            return False
+        rivals = {name for a, names in self.grants.items() if a != allocation for name in names}
+        pending = {n for r in agent.releases() if r.allocation != allocation for n in r.names}
+        return not wanted & (rivals | pending)
 
     def users(self, devices: frozenset[str], allocation: str) -> list[str]:
         """Return the pods whose processes have a device of an allocation."""
@@ -126,10 +143,12 @@ def _source(truth: Truth) -> type:
         def report_grant(self, grant: Grant, outcome: GrantOutcome) -> None: ...
 
         @hookimpl
-        def report_release(self, grant: Grant, release: Release) -> None:
+        def report_release(self, grant: Grant, release: Release, agent: Agent) -> None:
             users = truth.users(frozenset(release.names), grant.allocation)
             if users:
                 truth.wrong.append(f"{release} is reported while {users} have its devices")
+            if truth.is_in_force(grant.allocation, frozenset(release.names), agent):
+                truth.wrong.append(f"{release} is reported, and its grant is in force again")
             truth.released.append(grant.allocation)
 
     return Source
@@ -199,14 +218,15 @@ class GrantNode:
             ]
         )
         node = self.machine.node()
+        node.name = NODE
         for plugin in plugins.all:
-            quick = {"pods_per_minute": 1000} if plugin.name == "pod_reaper" else {}
+            quick = _QUICK if plugin.name == "pod_reaper" else {}
             plugins.start(plugin, node, quick)
             assert plugin.state == "running", plugin.reason
         settings = AgentSettings(paths=self.paths, node_name=NODE)
-        real = vars(agent_module)["PodSource"]
-        vars(agent_module)["PodSource"] = lambda *_: self.pods
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agent_module, "PodSource", lambda *_: self.pods)
+            patch.setattr(Reaper, "run", lambda _: anyio.sleep_forever())  # it looks when told to
             agent = HardpointAgent(settings, node, instance="", plugins=plugins, events=False)
             agent.connect = lambda: self._connect()  # type: ignore[method-assign]
             async with anyio.create_task_group() as tasks:
@@ -218,8 +238,6 @@ class GrantNode:
                 agent.policies.granting._ticks = self.clock.now
                 yield
                 tasks.cancel_scope.cancel()
-        finally:
-            vars(agent_module)["PodSource"] = real
 
     def _connect(self) -> Kube:
         return Kube.at("http://127.0.0.1:9" if self.truth.api_fails else self.server.url)
@@ -228,6 +246,7 @@ class GrantNode:
 
     async def start_pod(self, name: str, device: str) -> bool:
         """Let a pod be placed with the device that the offer shows now; say whether it runs."""
+        await self._offered()
         offered = self.agent.offer.find(device)
         if offered is None or name in {pod.name for pod in self._listed()}:
             return False
@@ -251,7 +270,10 @@ class GrantNode:
         claim = f"claim-{number}"
         published = published_name(device, allocation)
         made = self.server.add(_pod(name))
-        uid = str(made["metadata"]["uid"])
+        uid, at = str(made["metadata"]["uid"]), made["status"]["startTime"]
+        self.server.edit("pods", name, "ns").change(
+            lambda pod: pod["metadata"].update(creationTimestamp=at)
+        )
         body = self.server.add(_claim(claim))
         key = ClaimKey(str(body["metadata"]["uid"]), "ns", claim, DRIVER)
         result = {"request": "r", "driver": DRIVER, "pool": NODE, "device": published}
@@ -296,17 +318,30 @@ class GrantNode:
     async def settle(self) -> None:
         """Let the agent look at the grants and at releases, and wait for what follows."""
         self.pods.broken = "away" if self.truth.kubelet_fails else ""
-        await self.agent.policies.granting.settle()
+        if await self.agent.policies.granting.settle():
+            self.truth.seen = dict(self.truth.grants)
         await self.agent.policies.releases.look()
+        await self._offered()
+        await self.agent.policies.releases.look()
+        await self._offered()
+
+    async def _offered(self) -> None:
+        """Wait until what is offered follows from all that is so: the pass after the next."""
+        for _ in range(3):
+            made = self.agent.policies.granting._made
+            self.agent._offering.touch()
+            with anyio.fail_after(10):
+                await made.wait()
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass, and the reaper look; kubelets end what it deleted."""
-        self.clock.advance(seconds)
-        await self.settle()
-        before = self._there()
-        await self.agent.policies.reaper.sweep()
-        for uid in before - self._there():
-            await self._reaped(uid)
+        for _ in range(2):
+            self.clock.advance(seconds)
+            await self.settle()
+            before = self._there()
+            await self.agent.policies.reaper.sweep()
+            for uid in before - self._there():
+                await self._reaped(uid)
 
     def _there(self) -> set[str]:
         """Return the UIDs of pods that nobody has deleted."""
@@ -317,6 +352,7 @@ class GrantNode:
         }
 
     async def _reaped(self, uid: str) -> None:
+        self.truth.reaped += 1
         pod = self.truth.pods.get(uid)
         if pod is None:
             self.truth.wrong.append(f"a pod was deleted that has no device: {uid}")

@@ -15,7 +15,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from grant_model import ALLOCATIONS, DEVICES, GrantNode, Pod
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from profiles import Model, limit, stateful
 
 from hardpoint.testing.api_server import FakeApiServer
@@ -26,7 +26,7 @@ allocations = st.sampled_from(ALLOCATIONS)
 devices = st.sampled_from(DEVICES)
 some = st.sets(devices, min_size=1, max_size=2).map(frozenset)
 names = st.sampled_from(("p", "q", "r"))
-who = st.sampled_from(("source", "kubelet", "evidence", "api"))
+who = st.sampled_from(("source", "kubelet", "evidence", "evidence", "api"))
 
 
 class Grants(Model):
@@ -48,18 +48,26 @@ class Grants(Model):
         self.context = self.portal.wrap_async_context_manager(self.node.running())
         self.context.__enter__()
 
+    released = reaped = 0
+    """Over all examples: what the model has seen of what it is about."""
+
+    @classmethod
+    def said(cls) -> str:
+        return f"{super().said()}, {cls.released} releases, {cls.reaped} pods reaped"
+
     def teardown(self) -> None:
         try:
             self._all_ends()
         finally:
+            type(self).released += len(self.truth.released)
+            type(self).reaped += self.truth.reaped
             self.context.__exit__(None, None, None)
             self.stack.close()
             super().teardown()
 
     def _all_ends(self) -> None:
         """Every release ends once all can be read and nobody has anything any more."""
-        for cannot in ("source", "kubelet", "evidence", "api"):
-            setattr(self.truth, f"{cannot}_fails", False)
+        self._mend()
         self.truth.grants.clear()
         for pod in list(self.truth.pods.values()):
             self._end(pod)
@@ -69,6 +77,15 @@ class Grants(Model):
         assert not self.truth.wrong, self.truth.wrong
 
     # -- grants -----------------------------------------------------------------------------------
+
+    @initialize(wanted=st.permutations(DEVICES))
+    def begin(self, wanted: list[str]) -> None:
+        """Grant a device each to two allocations, and let a pod run with each."""
+        for allocation, device in zip(ALLOCATIONS[:2], wanted, strict=False):
+            self.truth.grants[allocation] = frozenset({device})
+        self.portal.call(self.node.settle)
+        for name, device in zip("pq", wanted, strict=False):
+            assert self.portal.call(self.node.start_pod, name, device)
 
     @rule(allocation=allocations, wanted=some)
     def state(self, allocation: str, wanted: frozenset[str]) -> None:
@@ -87,6 +104,15 @@ class Grants(Model):
     def start_pod(self, name: str, device: str) -> None:
         self.portal.call(self.node.start_pod, name, device)
 
+    @precondition(lambda self: self.truth.pods and self.truth.grants)
+    @rule(data=st.data(), seconds=st.sampled_from((1.0, 31.0)))
+    def end_grant_of_a_pod(self, data: st.DataObject, seconds: float) -> None:
+        """What the seed's page is about; time passes, too."""
+        pod = self._draw(data)
+        self.truth.grants.pop(pod.allocation, None)
+        self.portal.call(self.node.settle)
+        self.portal.call(self.node.pass_time, seconds)
+
     @precondition(lambda self: self.truth.pods)
     @rule(data=st.data())
     def end_pod(self, data: st.DataObject) -> None:
@@ -101,7 +127,8 @@ class Grants(Model):
             self.portal.call(lambda: self.node.end_pod(pod, process_stays=True))
 
     def _draw(self, data: st.DataObject) -> Pod:
-        return self.truth.pods[data.draw(st.sampled_from(sorted(self.truth.pods)))]
+        pods = sorted(self.truth.pods.values(), key=lambda pod: int(pod.key.name[6:]))
+        return pods[data.draw(st.integers(0, len(pods) - 1))]
 
     def _end(self, pod: Pod) -> None:
         if pod.listed:
@@ -116,10 +143,18 @@ class Grants(Model):
         self.portal.call(self.node.pass_time, seconds)
 
     @rule(what=who)
-    def fail_or_work(self, what: str) -> None:
-        field = f"{what}_fails"
-        setattr(self.truth, field, not getattr(self.truth, field))
+    def fail(self, what: str) -> None:
+        setattr(self.truth, f"{what}_fails", True)
         self.portal.call(self.node.settle)
+
+    @rule()
+    def work_again(self) -> None:
+        self._mend()
+        self.portal.call(self.node.settle)
+
+    def _mend(self) -> None:
+        for cannot in ("source", "kubelet", "evidence", "api"):
+            setattr(self.truth, f"{cannot}_fails", False)
 
     @rule()
     def restart(self) -> None:
@@ -142,4 +177,4 @@ class Grants(Model):
 
 
 TestGrants = Grants.TestCase
-TestGrants.settings = stateful(examples=8, steps=25)
+TestGrants.settings = stateful(examples=50, steps=30)
