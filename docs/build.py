@@ -21,7 +21,18 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import hardpoint
-from hardpoint import agent, allocation, entry, errors, grants, hookspecs, model, node, parameters
+from hardpoint import (
+    agent,
+    allocation,
+    entry,
+    errors,
+    grants,
+    hookspecs,
+    model,
+    node,
+    parameters,
+    parts,
+)
 from hardpoint import settings as settings_module
 from hardpoint._core.discovery import Plugin, installed
 from hardpoint._core.offline import described, start_plugins
@@ -207,8 +218,9 @@ What [hooks](hooks.md) take and return. Values are frozen: make a changed one wi
 Fields are given by keyword unless said otherwise; what has no default is required.
 """
 _TYPES: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
-    ("What a driver publishes", model, ("Device", "DeviceNode", "NodeType", "Part", "exclusive")),
-    ("", model, ("shared", "Capacity", "Topology", "Taint", "Effect", "Version", "slug")),
+    ("What a driver publishes", model, ("Device", "DeviceNode", "NodeType")),
+    ("", parts, ("Part", "exclusive", "shared")),
+    ("", model, ("Capacity", "Topology", "Taint", "Effect", "Version", "slug")),
     ("What else a walk may answer", model, ("Withheld", "Unread")),
     ("What a driver says of a device", model, ("Health", "Condition", "AttributeInfo")),
     ("", model, ("AttributeType",)),

@@ -30,7 +30,7 @@ NODE = "n4"
 GPU = "bcd.dev/gpu"
 POLICIES = (
     "cdi_grants",
-    # "container_facts",
+    "container_facts",
     "kubepods_processes",
     "pod_reaper",
     "pod_resources",
@@ -74,7 +74,7 @@ class Granted:
             "HARDPOINT_POLICIES": ",".join(POLICIES),
             "HARDPOINT_POLICY__CDI_GRANTS__DIRECTORY": str(self.cluster.holds(NODE)),
             "HARDPOINT_POLICY__CDI_GRANTS__VENDOR": "bcd.dev",
-            "HARDPOINT_POLICY__CONTAINER_FACTS__ENV": "BCD_ALLOCATION_IDS",
+            "HARDPOINT_POLICY__CONTAINER_FACTS__VARIABLE": "BCD_ALLOCATION_IDS",
             "HARDPOINT_POLICY__CONTAINER_FACTS__ANNOTATION": "bcd.dev/allocation-ids",
         }
         self.agent: AgentProcess = agent_on(self.cluster, self.witness, NODE, fixed)

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from hardpoint.parts import Part as Part
+from hardpoint.parts import exclusive as exclusive
+from hardpoint.parts import shared as shared
+
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -29,7 +33,7 @@ class Version:
 
 
 AttributeValue: TypeAlias = "bool | int | str | Version"
-"""What an attribute may be: the four scalar members of the API's ``DeviceAttribute``."""
+"""The four scalar members of the API's ``DeviceAttribute``."""
 
 
 def freeze(mapping: Mapping[_K, _V] | None) -> Mapping[_K, _V]:
@@ -41,37 +45,6 @@ def _set(instance: object, **values: object) -> None:
     """Normalise fields of a frozen instance; for ``__post_init__`` alone."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
-
-
-# -- parts ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Part:
-    """A physical thing that a device takes: ``pci:0000:0a:00.0``, ``usb:1-2``, ``char:226:128``.
-
-    Two holds contend when they take one part and at least one of them takes it exclusively.
-    """
-
-    name: str
-    exclusive: bool
-
-    def contends(self, other: Part) -> bool:
-        """Say whether two holds may not take both at the same time."""
-        return self.name == other.name and (self.exclusive or other.exclusive)
-
-    def __str__(self) -> str:
-        return f"{self.name} ({'exclusive' if self.exclusive else 'shared'})"
-
-
-def exclusive(name: str) -> Part:
-    """Take a part alone."""
-    return Part(name, True)
-
-
-def shared(name: str) -> Part:
-    """Take a part beside others that share it."""
-    return Part(name, False)
 
 
 # -- devices --------------------------------------------------------------------------------------
@@ -200,8 +173,8 @@ class Device:
     taints: tuple[Taint, ...] = ()
     """Why it should not be used now, though it is there."""
     binding_conditions: tuple[str, ...] = ()
-    """What a controller of the driver's author must say is ``True`` of the device, in the claim's
-    ``status.devices``, before a pod has it: ``acme.dev/attached``, for what is cabled per claim."""
+    """What a controller must say is ``True`` of the device, in the claim's ``status.devices``,
+    before a pod has it: ``acme.dev/attached``, for what is cabled per claim."""
     binding_failure_conditions: tuple[str, ...] = ()
     """Conditions of which one that is ``True`` ends the waiting: another device is looked for. Both
     are given, or neither."""
@@ -611,8 +584,7 @@ class Veto:
     device: str
     reason: str
     condition: tuple[str, str] | None = None
-    """Type and reason of the node condition that is true while this veto stands, in CamelCase:
-    ``("ForeignExposure", "OtherDevicePath")``; its message is the reason above."""
+    """Type and reason of the node condition that is true meanwhile, in CamelCase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

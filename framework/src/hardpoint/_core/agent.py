@@ -30,7 +30,6 @@ from hardpoint._core.broker import Broker
 from hardpoint._core.cluster import connect
 from hardpoint._core.discovery import Plugins
 from hardpoint._core.faults import FaultBoard
-from hardpoint._core.grantrows import Meant
 from hardpoint._core.holding import Known
 from hardpoint._core.inventory import Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
@@ -169,6 +168,17 @@ class HardpointAgent(PolicyFace):
             vetoes=self.policies.on_vetoes,
             agent=self,
         )
+        self._wire_broker(locks)
+        self._wire_pods()
+        self.node.held = self._held
+        for sentence in idle_sections(self.settings, self._relay.plugins):
+            self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
+        self._ranking = Ranking(self._relay)
+        self._observers = Observers(self._relay)
+        self._reporter = Reporter(self)
+        self.board.on_change(self._reporter.touch)
+
+    def _wire_broker(self, locks: ClaimLocks) -> None:
         self._broker = Broker(
             node=self.node,
             hooks=self._relay,
@@ -182,14 +192,6 @@ class HardpointAgent(PolicyFace):
             writing=self.writing,
             granted=self.policies.granting,
         )
-        self._wire_pods()
-        self.node.held = self._held
-        for sentence in idle_sections(self.settings, self._relay.plugins):
-            self.board.record(f"settings: {sentence.partition(' ')[0]}", sentence, "it is ignored")
-        self._ranking = Ranking(self._relay)
-        self._observers = Observers(self._relay)
-        self._reporter = Reporter(self)
-        self.board.on_change(self._reporter.touch)
 
     def _known_holders(self, policies: PolicySide) -> Known:
         """Return what the reaper goes by."""
@@ -201,16 +203,10 @@ class HardpointAgent(PolicyFace):
             releases=policies.releases_pending,
             governed=policies.granting.governs,
             known=lambda: policies.granting.known and not policies.granting.book.unreadable,
-            devices=self._devices,
+            devices=lambda: self._offering.known(),
             domains=lambda: self.domains,
             announced=lambda: self.pods.announced,
         )
-
-    def _devices(self) -> Iterator[Meant]:
-        """Yield every device that a driver lists, offered or not."""
-        for driver, listing in self._scanner.listings.items():
-            name = self.settings.domain_of(driver).dra_driver
-            yield from (Meant(name, device) for device in listing.devices)
 
     def _wire_pods(self) -> None:
         around = Surroundings(
@@ -469,7 +465,7 @@ class HardpointAgent(PolicyFace):
 
     def on_fault(self, source: str, message: str) -> None:
         """Put a failure of a frontend's surroundings on the fault board."""
-        self.board.record(source, message, cost="what this frontend offers may be out of date")
+        self.board.record(source, message, cost="what follows from it may be out of date")
 
     def clear_fault(self, source: str) -> None:
         """Take a failure off the board."""

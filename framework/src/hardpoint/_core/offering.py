@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from hardpoint._core.calling import said
 from hardpoint._core.faults import FaultBoard
+from hardpoint._core.grantrows import Meant
 from hardpoint._core.inventory import (
     STALE_AFTER,
     Built,
@@ -34,7 +35,7 @@ from hardpoint._core.relay import Relay
 from hardpoint._core.scanner import Scanner
 from hardpoint._core.shares import Shares
 from hardpoint.errors import HardpointError
-from hardpoint.model import Condition, Health, Offer, Offered, Veto
+from hardpoint.model import Condition, Device, Health, Offer, Offered, Veto
 
 _log = logging.getLogger("hardpoint.offer")
 
@@ -104,6 +105,14 @@ class Offering:
         """
         self.touch()
         self._check.set()
+
+    def known(self) -> Iterator[Meant]:
+        """Yield every device that a driver lists, as it would be offered, whether it is or not."""
+        for judged in self._judged.values():
+            for judgement in judged.judgements:
+                found = judgement.answer
+                device = found if isinstance(found, Device) else judgement.listed
+                yield Meant(judged.domain.dra_driver, device)
 
     async def completed(self) -> Offer:
         """Wait for the first whole offer."""

@@ -54,40 +54,34 @@ class PolicySide:
         """Types of the conditions that vetoes stand for."""
         self.conditions = Conditions(self.alter)
         self.lost = Lost(agent.paths.state, self.conditions)
-        self.granting = Granting(
-            relay,
-            ledger,
-            agent=agent,
-            lost=self.lost,
-            conditions=self.conditions,
-            writing=writing,
-            touch=touch,
-        )
+        shared: dict[str, Any] = {
+            "agent": agent,
+            "conditions": self.conditions,
+            "writing": writing,
+            "touch": touch,
+        }
+        self.granting = Granting(relay, ledger, lost=self.lost, **shared)
         self.releases = Releases(
-            relay,
-            ledger,
-            self.granting,
-            self.lost,
-            agent=agent,
-            conditions=self.conditions,
-            writing=writing,
-            touch=touch,
-            report=report,
-            show=changed,
+            relay, ledger, self.granting, self.lost, report=report, show=changed, **shared
         )
+        self.reaper = self._reaper(known, report)
+
+    def _reaper(
+        self, known: Callable[[PolicySide], Known], report: Callable[[Event], None]
+    ) -> Reaper:
         around = Surroundings(
             known=known(self),
-            hooks=relay,
-            board=relay.board,
-            agent=agent,
+            hooks=self._relay,
+            board=self._relay.board,
+            agent=self._agent,
             active=self._is_active,
             ask=self.granting.settle,
-            writing=writing,
+            writing=self._writing,
             report=report,
             left=self.releases.wake,
             timings=self._timings,
         )
-        self.reaper = Reaper(around, node=agent.node.name)
+        return Reaper(around, node=self._agent.node.name)
 
     def _is_active(self) -> bool:
         """Say whether there may be anything to reap."""

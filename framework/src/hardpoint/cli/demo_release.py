@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _POLICIES = (
     "cdi_grants",
-    # "container_facts",
+    "container_facts",
     "kubepods_processes",
     "pod_reaper",
     "pod_resources",
@@ -174,7 +174,7 @@ def _embedded(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
                 "cdi_grants": {"directory": str(root / "etc-cdi"), "vendor": "bcd.dev"},
                 "pod_reaper": {"first_after_s": _FIRST_AFTER, "again_after_s": 5},
                 "container_facts": {
-                    "env": "BCD_ALLOCATION_IDS",
+                    "variable": "BCD_ALLOCATION_IDS",
                     "annotation": "bcd.dev/allocation-ids",
                 },
             },
@@ -212,7 +212,12 @@ async def _tell(
     story.tell("control plane", f"grants {first} as train-7, and {second} as batch-2")
     await kubelet.until(lambda: kubelet.allocatable(_RESOURCE) == 2, within=30)
     story.tell("kubelet", f"sees 2 of {_RESOURCE}: {', '.join(sorted(kubelet.listed(_RESOURCE)))}")
+    return await _story(story, root, agent, server, kubelet)
 
+
+async def _story(
+    story: Story, root: Path, agent: HardpointAgent, server: FakeApiServer, kubelet: FakeKubelet
+) -> int:
     pod, device, allocation = await _pod(story, server, kubelet)
     (root / f"etc-cdi/bcd-{allocation}.json").unlink()
     story.tell("control plane", f"ends {allocation}: its hold file is gone, and the pod runs on")
