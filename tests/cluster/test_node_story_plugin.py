@@ -60,7 +60,7 @@ def test_a_grant_ends_under_a_running_pod_which_is_reaped_by_the_timings_before_
     assert [one.grace for one in deleted] == [10]
     assert 30 <= deleted[0].at - revoked < 60
     assert granted.until_released("alloc-2") >= deleted[0].at
-    assert namespace.witness.get("Pod", "p", namespace.name) is None
+    namespace.until_gone("p")  # its containers ended; the API server is told by and by
     until("nothing pending", lambda: not granted.pending())
 
 
