@@ -7,7 +7,7 @@ STAMP := $(VENV)/.set-up
 MACHINE ?=
 FRONTEND ?=
 
-.PHONY: help setup run cluster test test-durable test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz docs golden clean
+.PHONY: help setup run cluster test test-durable test-cluster bench-cluster test-hwlab lint types layers check wheels stranger bench fuzz mutants docs golden clean
 
 help: ## these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -65,6 +65,9 @@ bench: setup ## timings and memory, with the bounds of the design
 
 fuzz: setup ## look for inputs that break something (SECONDS=300 in all, TARGET=one of tests/fuzz, SEED=)
 	@PYTHONPATH=tests nice $(BIN)/python -m fuzz $(if $(TARGET),--target $(TARGET)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+mutants: setup ## does a test notice wrong code? (MODULE=one of tests/mutation/modules.toml, SAMPLE=so many of each group, SEED=)
+	@PYTHONPATH=tests nice $(BIN)/python -m mutation $(if $(MODULE),--module $(MODULE)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 docs: setup ## the reference pages, written from the code
 	$(BIN)/python docs/build.py
