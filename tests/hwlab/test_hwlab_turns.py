@@ -38,7 +38,7 @@ def test_who_names_machines_gets_these() -> None:
 
 
 def test_a_machine_that_there_is_not_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownMachine, match="PROFILE=laptop: there are desktop, gadget"):
+    with pytest.raises(UnknownMachine, match="PROFILE=laptop: there are desktop, virtual"):
         chosen({"PROFILE": "desktop,laptop"}, DAY)
 
 
