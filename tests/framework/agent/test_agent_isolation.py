@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import pytest
 from plain_plugin import Plugin as DevicePlugin
 
+from hardpoint import Veto, hookimpl, hookspecs
+from hardpoint._core import offering
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
+from hardpoint.contract import spec_of
+from hardpoint.model import Offer
 from hardpoint.node import Node
 from hardpoint.policies.exclusive_source import ExclusiveSource, ExclusiveSourceSettings
 from hardpoint.testing import FakeKubelet
@@ -73,3 +79,89 @@ async def test_a_kubelet_that_never_answered_keeps_back_what_is_guarded_and_says
         async with FakeKubelet(short_path / "kubelet", device_plugins=short_path / "dp"):
             await until(agent, lambda offer: offer.find("radio0") is not None)
             await _until(agent, [])
+
+
+class _Failing:
+    """A policy that answers, raises or hangs as it is told."""
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.hang: anyio.Event | None = None
+        self.asked = 0
+
+    def plugin(self) -> Plugin:
+        played = self
+
+        class Vetoes:
+            def __init__(self, node: Node, settings: None) -> None: ...
+
+            @hookimpl
+            async def veto_devices(self) -> tuple[Veto, ...]:
+                played.asked += 1
+                if played.hang is not None:
+                    await played.hang.wait()
+                if played.fails:
+                    raise OSError("the kubelet is away")
+                return ()
+
+        return Plugin("policy", "vetoes", loaded=Vetoes)
+
+
+def _names(offer: Offer) -> list[str]:
+    return [one.name for one in offer.devices]
+
+
+async def test_a_policy_that_fails_lets_nothing_through_that_it_was_never_asked_about(
+    world: World,
+) -> None:
+    played = _Failing()
+    async with world.agent(played.plugin()) as agent:
+        await until(agent, lambda offer: _names(offer) == ["radio0", "radio1"])
+        played.fails = True
+        world.radio("radio2", 2)
+        agent._scanner.wake.set()
+
+        offer = await until(agent, lambda offer: bool(offer.withheld))
+
+        assert _names(offer) == ["radio0", "radio1"]
+        assert "the kubelet is away" in offer.withheld[0].reason
+        played.fails = False
+        await until(agent, lambda offer: len(offer.devices) == 3)
+
+
+async def test_a_policy_that_failed_once_is_asked_again_though_nothing_happens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering, "_AGAIN", 0.01)
+    played = _Failing()
+    played.fails = True
+    async with world.agent(played.plugin()) as agent:
+        await until(agent, lambda offer: len(offer.withheld) == 2)
+        played.fails = False
+
+        await until(agent, lambda offer: _names(offer) == ["radio0", "radio1"])
+
+
+async def test_a_policy_that_hangs_holds_up_an_offer_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unplugged while it hangs is gone at once: its last word stands without waiting."""
+    played = _Failing()
+    async with world.agent(played.plugin()) as agent:
+        await until(agent, lambda offer: len(offer.devices) == 2)
+        played.hang = anyio.Event()
+        spec = spec_of(hookspecs.veto_devices)
+        monkeypatch.setattr(hookspecs.veto_devices, "dispatched_as", replace(spec, budget=0.01))
+        asked = played.asked
+        for number in (2, 3):
+            world.radio(f"radio{number}", number)
+            agent._scanner.wake.set()
+            offer = await until(agent, lambda o, n=number: len(o.withheld) == n - 1)  # type: ignore[misc]
+            assert len(offer.devices) == 2
+        assert played.asked == asked + 1
+
+        played.hang.set()
+        played.hang = None
+        agent._offering.touch()
+
+        await until(agent, lambda offer: len(offer.devices) == 4)

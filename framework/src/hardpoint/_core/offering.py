@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import anyio
@@ -34,7 +34,7 @@ from hardpoint._core.judging import BAD_DEVICE, Facts
 from hardpoint._core.relay import Relay
 from hardpoint._core.scanner import Scanner
 from hardpoint._core.shares import Shares
-from hardpoint.errors import HardpointError
+from hardpoint.errors import HardpointError, HookLate
 from hardpoint.model import Condition, Device, Health, Offer, Offered, Veto
 
 _log = logging.getLogger("hardpoint.offer")
@@ -46,6 +46,14 @@ PATIENT = 60.0
 CHECK_EVERY = 60.0
 _CHECKS_AT_ONCE = 4
 _AGAIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a policy said last, and which devices it was asked about."""
+
+    vetoes: tuple[Veto, ...] = ()
+    about: frozenset[tuple[str, str]] = frozenset()
 
 
 class Grants(Protocol):
@@ -86,7 +94,9 @@ class Offering:
         self._judged: dict[str, Judged] = {}
         self._began = clock()
         self._said: dict[str, str] = {}
-        self._vetoes: dict[str, tuple[Veto, ...]] = {}
+        self._verdicts: dict[str, _Verdict] = {}
+        """What each policy that vetoes said last."""
+        self._asking_again = False
         self._first_second_over = False
         self._timed_for: float | None = None
         self._dirty = anyio.Event()
@@ -258,17 +268,33 @@ class Offering:
         return {veto.device: veto.reason for veto in vetoes}
 
     async def _vetoes_of(self, plugin: str, asked: Offer) -> tuple[Veto, ...]:
+        """Ask one policy. One that fails keeps its last word, and back what that was not about."""
         try:
+            if self._relay.is_asked("veto_devices", plugin):
+                raise HookLate(plugin, "veto_devices", "it has not answered when it was asked last")
             answer: tuple[Veto, ...] = await self._relay.plugin(
                 "veto_devices", plugin, offer=asked, agent=self._agent
             )
-            self._vetoes[plugin] = answer
         except HardpointError as error:
             _log.debug("policy failed plugin=%s why=%s", plugin, error)
-            if plugin not in self._vetoes:
-                reason = f"{plugin} has not answered yet: {error}"
-                return tuple(Veto(device=one.name, reason=reason) for one in asked.devices)
-        return self._vetoes[plugin]
+            self._ask_again()
+            last = self._verdicts.get(plugin, _Verdict())
+            reason = f"{plugin} has not answered yet: {error}"
+            unknown = {_key(one) for one in asked.devices} - last.about
+            names = dict.fromkeys(name for _, name in sorted(unknown))
+            return (*last.vetoes, *(Veto(device=name, reason=reason) for name in names))
+        self._verdicts[plugin] = _Verdict(answer, frozenset(map(_key, asked.devices)))
+        return answer
+
+    def _ask_again(self) -> None:
+        """Make the offer again in a while: what hindered a policy need not be an event."""
+        if not self._asking_again:
+            self._asking_again = True
+            self._relay.later(_AGAIN, self._touch_again)
+
+    def _touch_again(self) -> None:
+        self._asking_again = False
+        self.touch()
 
     # -- health -----------------------------------------------------------------------------------
 
@@ -307,3 +333,7 @@ class Offering:
             except HardpointError as error:
                 health = Health(Condition.UNKNOWN, str(error)[:200])
         found[device.driver, device.name] = health
+
+
+def _key(one: Offered) -> tuple[str, str]:
+    return one.domain.dra_driver, one.name

@@ -97,6 +97,10 @@ class Relay:
         """Say whether a call to a driver has not ended yet, late ones included."""
         return (f"driver/{driver}", hook, subject) in self._running
 
+    def is_asked(self, hook: str, plugin: str, subject: str = "") -> bool:
+        """Say whether a call to a plugin, by id, has not ended yet."""
+        return (plugin, hook, subject) in self._running
+
     def soon(self, act: Callable[[], Awaitable[Any]]) -> None:
         """Do something beside what runs, within the agent's life; what it raises is its own."""
 
