@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.offline import look
 from hardpoint.cli.common import add_settings, settings_of, this_machine
 from hardpoint.cli.output import fail, table
+from hardpoint.cli.telling import NODE, choose, indented, say, stuck
 from hardpoint.model import Offered
 from hardpoint.node import Node
 from hardpoint.recorded import open_machine
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hardpoint.testing.cdi import Injected
     from hardpoint.testing.kubelet import FakeKubelet
 
-NODE = "demo"
 CLASS = "demo-device"
 CLAIM = "demo-claim"
 _PACE = Pace(every=0.1, apart=0.1, margin=0.1, settle=0.1)
@@ -195,16 +194,6 @@ def _published(server: FakeApiServer) -> int:
     return sum(len(each["spec"].get("devices", ())) for each in server.items("resourceslices"))
 
 
-def stuck(agent: HardpointAgent, what: str) -> int:
-    """Say why the agent did not do something in time."""
-    for fault in agent.board.entries:
-        fail(f"{fault.source}: {fault.message}")
-    for plugin in agent.plugins.all if agent.plugins else ():
-        if plugin.state in ("refused", "missing"):
-            fail(f"{plugin.id}: {plugin.reason}")
-    return fail(f"the agent did not {what} within 30 s")
-
-
 def _show_published(agent: HardpointAgent, server: FakeApiServer) -> None:
     for each in server.items("resourceslices"):
         devices = len(each["spec"].get("devices", ()))
@@ -223,12 +212,6 @@ def _show_published(agent: HardpointAgent, server: FakeApiServer) -> None:
 def _nodes(offered: Offered) -> str:
     paths = [node.path for node in offered.device.nodes]
     return " ".join(paths[:2]) + (f" +{len(paths) - 2}" if len(paths) > 2 else "")
-
-
-def choose(devices: Sequence[Offered]) -> Offered:
-    """Take what a newcomer understands best: a GPU's render node, else a plain device."""
-    usable = [o for o in devices if o.claimable and not o.taints] or list(devices)
-    return next((o for o in usable if o.device.kind == "drm.render"), usable[0])
 
 
 def _allocate(server: FakeApiServer, chosen: Offered) -> None:
@@ -287,13 +270,3 @@ def _show_received(injected: Injected, chosen: Offered) -> None:
     what = chosen.device.attributes.get("name", chosen.name)
     print(f"\nA container of the pod finds {nodes}, and nothing else of {what}.")
     print(f"No privilege{mounts}.")
-
-
-def say(text: str) -> None:
-    """Print a step."""
-    print(f"\n{text}\n" if not text.startswith("This machine") else f"{text}")
-
-
-def indented(text: str) -> str:
-    """Return text as it stands in a document."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

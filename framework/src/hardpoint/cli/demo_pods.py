@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hardpoint._core.agent import HardpointAgent
-from hardpoint.cli.demo import choose, indented, say, stuck
 from hardpoint.cli.output import fail, table
+from hardpoint.cli.telling import choose, indented, say, stuck
 
 if TYPE_CHECKING:
     from hardpoint.testing.cdi import Injected

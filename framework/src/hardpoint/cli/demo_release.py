@@ -22,8 +22,8 @@ from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.offline import start_plugins
-from hardpoint.cli.demo import NODE, say
 from hardpoint.cli.output import fail
+from hardpoint.cli.telling import NODE, say
 from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
 
 if TYPE_CHECKING:
