@@ -18,7 +18,7 @@ from cluster.node import CannotRun, Cluster, check_machine, own_directory
 from cluster.plugged import Plugged, plugged_on
 from cluster.programs import release
 from cluster.skipping import cannot
-from cluster.turns import MODULES, UnknownTurn, chosen
+from cluster.turns import UnknownTurn, in_turn, wants_all
 from cluster.witness import Namespace
 from cluster.world import World
 
@@ -55,13 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _keep_those_in_turn(config: pytest.Config, items: list[pytest.Item]) -> None:
     try:
-        away = set(MODULES) - chosen(os.environ, datetime.date.today())
+        if wants_all(os.environ) or config.getoption("lf", False):
+            return  # what failed had its turn
     except UnknownTurn as error:
         raise pytest.UsageError(str(error)) from error
-    others = [item for item in items if item.path.stem in away]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item.path.stem not in away]
+    all_of_them = {i.nodeid for i in items if i.get_closest_marker("cluster")}
+    away = all_of_them - in_turn(all_of_them, datetime.date.today())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in away])
+    items[:] = [item for item in items if item.nodeid not in away]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,18 +1,15 @@
 """Which tests run where nobody has the time for all: what matters most, and a part of the rest.
 
 ``TURN=today`` chooses them, as CI does on every change: the modules of ``CORE`` always, and of the
-others those whose turn it is by date, so that all have run within ``DAYS`` days. A new module needs
-no entry: it takes its turn. Without ``TURN`` everything runs.
+others each test on one day of ``DAYS``. They are dealt out one after the other, so that days take
+about as long, and each sees something of every module. Without ``TURN`` everything runs.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
-MODULES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("test_node_*.py")))
-"""All that need a cluster, whatever a run has collected of them."""
 CORE = frozenset(
     {
         "test_node_api_server_conforms",
@@ -34,15 +31,19 @@ class UnknownTurn(ValueError):
         super().__init__(f"TURN={name}: there is only today; without TURN everything runs")
 
 
-def in_turn(day: datetime.date) -> frozenset[str]:
-    """Return the modules that run on a day."""
-    others = [name for name in MODULES if name not in CORE]
-    return CORE | frozenset(others[day.toordinal() % DAYS :: DAYS])
+def in_turn(nodeids: Iterable[str], day: datetime.date) -> frozenset[str]:
+    """Return which of all tests run on a day; they go by ``tests/…/test_node_guide.py::test_a``."""
+    core: set[str] = set()
+    others: set[str] = set()
+    for nodeid in nodeids:
+        module = nodeid.partition(".py::")[0].rpartition("/")[2]
+        (core if module in CORE else others).add(nodeid)
+    return frozenset(core).union(sorted(others)[day.toordinal() % DAYS :: DAYS])
 
 
-def chosen(environment: Mapping[str, str], day: datetime.date) -> frozenset[str]:
-    """Return the modules that ``TURN`` names: today's, or all. Raises ``UnknownTurn``."""
+def wants_all(environment: Mapping[str, str]) -> bool:
+    """Say whether everything runs: ``TURN`` is not set. Raises ``UnknownTurn``."""
     wanted = environment.get("TURN", "")
     if wanted not in ("", "today"):
         raise UnknownTurn(wanted)
-    return in_turn(day) if wanted else frozenset(MODULES)
+    return not wanted
