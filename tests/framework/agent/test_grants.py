@@ -11,7 +11,9 @@ from hardpoint import Device, GrantedDevice, Node, hookimpl
 from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
+from hardpoint._core.grantrows import end_release
 from hardpoint._core.ledger import Ledger
+from hardpoint.allocation import Assignment
 from hardpoint.errors import HoldDenied, HoldFailed
 from hardpoint.grants import Grant
 from hardpoint.model import DeviceNode
@@ -467,3 +469,58 @@ async def test_what_was_held_under_a_grant_stays_when_no_source_governs_its_kind
         assert "/dev/radio0" in file.read_text()
         assert await agent.prepare(held.key, reading(held)) == answer
         assert not agent.releases()
+
+
+@pytest.mark.parametrize("how", ["claim", "id"])
+async def test_what_is_held_is_not_answered_again_under_a_grant_that_has_ended(
+    world: World, how: str
+) -> None:
+    """A pod may ask for it that is another than before, before the offer was made again."""
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        held = under("a-1", "radio0")
+        (one,) = [one for one in agent.offer.devices if one.name == "radio0"]
+        resource, id_ = "hardpoint.dev/radio", "radio0@a-1"
+        wanted = Assignment(
+            resource=resource, id=id_, device="radio0", domain=one.domain, allocation="a-1"
+        )
+
+        async def ask() -> None:
+            if how == "claim":
+                await agent.prepare(held.key, reading(held))
+            else:
+                await agent.allocate([wanted])
+
+        await ask()
+        await ask()
+        played.grants = [grant("b-1", "radio1")]
+
+        with pytest.raises(HoldDenied, match="not granted under allocation a-1 any more"):
+            await ask()
+
+        await until_so(agent, lambda: [r.allocation for r in agent.releases()] == ["a-1"])
+        assert ("a-1", "released") not in played.told
+
+
+async def test_a_release_that_is_another_by_now_is_not_ended_by_what_was_found_of_it_before(
+    world: World,
+) -> None:
+    """One of its devices was granted again while everybody was asked about both."""
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio9"))
+        await until_so(agent, lambda: [r.names for r in agent.releases()] == [("radio0", "radio1")])
+        (before,) = agent.policies.granting.book.releases
+        play(played, grant("a-1", "radio0"), grant("b-1", "radio9"))
+        await until_so(agent, lambda: [r.names for r in agent.releases()] == [("radio1",)])
+
+        assert not await agent._ledger.write(lambda db: end_release(db, before))
+
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: not agent.releases())
+        assert ("a-1", "released") not in played.told

@@ -220,13 +220,24 @@ def withdraw(db: sqlite3.Connection, why: str) -> None:
 def end_release(db: sqlite3.Connection, known: KnownRelease) -> bool:
     """Write down that nobody uses a release's devices; say whether that is so in the ledger, too.
 
-    It is not while a hold on one of them is there, of a claim or of what its driver still scrubs.
+    It is not while a hold on one of them is there, of a claim or of what its driver still scrubs,
+    nor where the release is another by now, since some of its devices are granted again.
     """
-    found = db.execute("SELECT over FROM releases WHERE id = ?", (known.id,)).fetchone()
-    if found is None or any(holders(db, one.key, known.grant.allocation) for one in known.devices):
+    if not is_written(db, known):
+        return False
+    if any(holders(db, one.key, known.grant.allocation) for one in known.devices):
         return False
     db.execute("UPDATE releases SET over = 1 WHERE id = ?", (known.id,))
     return True
+
+
+def is_written(db: sqlite3.Connection, known: KnownRelease) -> bool:
+    """Say whether a release is written down still, as it is known."""
+    found = db.execute(
+        "SELECT 1 FROM releases WHERE id = ? AND devices_json = ? AND report = ? AND over = ?",
+        (known.id, dump(known.devices), known.report, known.over),
+    ).fetchone()
+    return found is not None
 
 
 def holders(db: sqlite3.Connection, key: DeviceKey, allocation: str) -> list[str]:
