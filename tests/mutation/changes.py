@@ -1,8 +1,8 @@
 """Small wrong changes of a module, one at a time: what a test ought to notice.
 
 A change is text for a span of the source, so that what is shown is the line as it would read, and
-it leaves every line at its number. It lies inside a function, or is a number that a module names.
-What only words a message is left alone: logging, the arguments of an error, f-strings.
+it leaves every line at its number. It lies inside a function, or is a number or SQL that a module
+names. What only words a message is left alone: logging, the arguments of an error, f-strings.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _CALLS = {"any": "all", "all": "any", "min": "max", "max": "min"}
 _EMPTY = {"tuple": "()", "list": "[]", "dict": "{}", "set": "set()", "frozenset": "frozenset()"}
 _SQL = re.compile(r"\s*(SELECT|UPDATE|DELETE|INSERT|REPLACE)\b")
 _SQL_CHANGES = (
-    (re.compile(r"\b[\w.]+ = \?(?= AND|\)|$)"), "? IS NOT NULL"),  # the condition is dropped
-    (re.compile(r"(?<=WHERE )[\w.]+ = (?:\d+|'\w+')|(?<=AND )[\w.]+ = (?:\d+|'\w+')"), "1"),
+    (re.compile(r"\b[\w.]+ ?= ?\?(?= AND|\)|$)"), "? IS NOT NULL"),  # the condition is dropped
+    (re.compile(r"(?<=WHERE )[\w.]+ ?= ?(?:\d+|'\w+')"), "1"),
+    (re.compile(r"(?<=AND )[\w.]+ ?= ?(?:\d+|'\w+')"), "1"),
     (re.compile(r" OR (?:IGNORE|REPLACE)\b"), ""),
     (re.compile(r" ORDER BY [\w., ]+$"), ""),
 )
@@ -53,7 +54,7 @@ class Change:
 
     kind: str
     function: str
-    """Qualified name; empty for a module's own number."""
+    """Qualified name; empty for what a module names."""
     line: int
     lines: range
     """The lines of the statement that it is in: who runs none of them cannot notice it."""
@@ -118,7 +119,7 @@ class _Finder(ast.NodeVisitor):
             end=self._starts[last.end_lineno] + last.end_col_offset,
             text=text,
         )
-        if self._returns or kind == "number":
+        if self._returns or kind == "own":
             self.found.append(change)
 
     def visit(self, node: ast.AST) -> None:
@@ -156,7 +157,7 @@ class _Finder(ast.NodeVisitor):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._statement(node, node.target)
         if node.value is not None:
-            self._number(node.target, node.value)
+            self._own(node.target, node.value)
             self.visit(node.value)
 
     # -- statements -------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self._statement(node, *node.targets)
-        self._number(node.targets[0], node.value)
+        self._own(node.targets[0], node.value)
         self.visit(node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
@@ -202,11 +203,16 @@ class _Finder(ast.NodeVisitor):
         if all(isinstance(one, _Lasting) for one in flat):
             self._add("delete", node, "pass")
 
-    def _number(self, target: ast.expr, value: ast.expr) -> None:
-        is_own = not self._names and isinstance(target, ast.Name)
-        number = value.value if isinstance(value, ast.Constant) else None
-        if is_own and isinstance(number, int | float) and not isinstance(number, bool):
-            self._add("number", value, repr(number + 1))
+    def _own(self, target: ast.expr, value: ast.expr) -> None:
+        """What a module names: a number, or a statement for the database."""
+        if self._names or not isinstance(target, ast.Name) or not isinstance(value, ast.Constant):
+            return
+        own = value.value
+        if isinstance(own, int | float) and not isinstance(own, bool):
+            self._add("own", value, repr(own + 1))
+        elif isinstance(own, str) and _SQL.match(own):
+            for text in _sql(own):
+                self._add("own", value, repr(text))
 
     # -- conditions -------------------------------------------------------------------------------
 

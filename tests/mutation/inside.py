@@ -148,7 +148,7 @@ class Forks:
     def _start(self, session: pytest.Session, tried: Tried, running: dict[int, _Running]) -> None:
         change, path = tried.change, str(tried.path)
         ids = set[str]().union(*(self._runs.get((path, line), set()) for line in change.lines))
-        if change.kind == "number":
+        if change.kind == "own":
             ids = set(self._took)
         tests = sorted(
             (one for one in session.items if one.nodeid in ids), key=lambda i: self._took[i.nodeid]

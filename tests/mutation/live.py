@@ -6,6 +6,7 @@ hook, a property, a method that an object keeps. No file is written, and nothing
 
 from __future__ import annotations
 
+import ast
 import gc
 import sys
 from collections import defaultdict
@@ -20,8 +21,8 @@ _Place = tuple[str, int]
 
 def take_effect(path: Path, source: str, change: Change) -> bool:
     """Make a change true; False where the running code cannot be given it."""
-    if change.kind == "number":
-        return _set_number(path, source, change)
+    if change.kind == "own":
+        return _set_own(path, source, change)
     before, after = _codes(path, source), _codes(path, changed(source, change))
     done = False
     for function in _functions(str(path)):
@@ -53,16 +54,30 @@ def _functions(path: str) -> Iterator[FunctionType]:
             yield one
 
 
-def _set_number(path: Path, source: str, change: Change) -> bool:
-    """Set a module's own number, also where it was imported by name."""
-    raw = source.encode()
-    name = raw[: change.start].rpartition(b"\n")[2].decode().partition("=")[0].partition(":")[0]
-    name, old = name.strip(), float(raw[change.start : change.end].decode())
+def _set_own(path: Path, source: str, change: Change) -> bool:
+    """Set what a module names, also where it was imported by name."""
+    name, old = _named(source, change.line)
     own = [m for m in list(sys.modules.values()) if getattr(m, "__file__", "") == str(path)]
     if not own or vars(own[0]).get(name) != old:
         return False
+    new, held = _named(changed(source, change), change.line)[1], vars(own[0])[name]
     for module in list(sys.modules.values()):
         values = getattr(module, "__dict__", {})
-        if getattr(module, "__name__", "").startswith("hardpoint") and values.get(name) == old:
-            values[name] = type(values[name])(float(change.text))
+        if values.get(name) is held:
+            values[name] = new
     return True
+
+
+def _named(source: str, line: int) -> tuple[str, object]:
+    """Return the name and the value of the assignment that a line of a module is in."""
+    for one in ast.parse(source).body:
+        if isinstance(one, ast.Assign | ast.AnnAssign) and one.lineno <= line <= _end(one):
+            target = one.targets[0] if isinstance(one, ast.Assign) else one.target
+            assert isinstance(target, ast.Name)
+            assert one.value is not None
+            return target.id, ast.literal_eval(one.value)
+    raise LookupError(line)
+
+
+def _end(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno

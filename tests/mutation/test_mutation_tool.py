@@ -172,7 +172,7 @@ def test_a_change_is_true_below_a_wrapper_and_in_an_inner_function(
 
 
 def test_a_number_is_another_for_who_imported_it(module: ModuleType, tmp_path: Path) -> None:
-    assert take_effect(tmp_path / "boxes.py", SOURCE, the("", "number"))
+    assert take_effect(tmp_path / "boxes.py", SOURCE, the("", "own"))
 
     assert module.LIMIT == 6
 
