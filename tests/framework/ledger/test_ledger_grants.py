@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_world import claim
@@ -308,6 +309,27 @@ def test_a_release_that_nobody_wrote_down_does_not_end(db: sqlite3.Connection) -
 
     assert not end_release(db, release("r-1", "a-1", meant("radio0")))
     assert [one.over for one in book(db).releases] == [False]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"devices": (meant("radio0"), meant("radio1"))},
+        {"report": False},
+        {"over": True},
+        {"id": "r-2"},
+    ],
+    ids=str,
+)
+def test_a_release_that_is_another_by_now_does_not_end(
+    db: sqlite3.Connection, change: dict[str, Any]
+) -> None:
+    found = release("r-1", "a-1", meant("radio0"))
+    now = replace(found, **change)
+    keep_release(db, now)
+
+    assert not end_release(db, found)
+    assert book(db).releases == (now,)
 
 
 @pytest.mark.parametrize("allocation", ["a-1", ""])
