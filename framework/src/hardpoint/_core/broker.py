@@ -349,6 +349,8 @@ class Broker:
     ) -> Sequence[Result]:
         """Answer for a claim that is held already, and make its CDI file true again."""
         claim, offer = claim_of(records), self._offer()
+        await self._admission.confirm(records, offer)
+        turn.check()
         renewals = [await self._steps.renew(record, claim, offer) for record in records]
         turn.check()
         await self._steps.keep(renewals, anew=anew)
