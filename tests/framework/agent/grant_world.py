@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
 from hardpoint import (
     Evidence,
@@ -108,6 +109,45 @@ async def granting(
         yield agent
 
 
+class Agents:
+    """Agents on one node in tasks of their own: two of them overlap, and either may end first."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._ends: dict[HardpointAgent, tuple[anyio.Event, anyio.Event]] = {}
+
+    async def start(self, life: AbstractAsyncContextManager[HardpointAgent]) -> HardpointAgent:
+        agent: HardpointAgent = await self._tasks.start(self._live, life)
+        return agent
+
+    async def end(self, agent: HardpointAgent) -> None:
+        asked, ended = self._ends.pop(agent)
+        asked.set()
+        await ended.wait()
+
+    async def _live(
+        self,
+        life: AbstractAsyncContextManager[HardpointAgent],
+        *,
+        task_status: TaskStatus[HardpointAgent],
+    ) -> None:
+        asked, ended = anyio.Event(), anyio.Event()
+        async with life as agent:
+            self._ends[agent] = asked, ended
+            task_status.started(agent)
+            await asked.wait()
+        ended.set()
+
+
+@asynccontextmanager
+async def agents() -> AsyncIterator[Agents]:
+    async with anyio.create_task_group() as tasks:
+        made = Agents(tasks)
+        yield made
+        for agent in tuple(made._ends):
+            await made.end(agent)
+
+
 def under(allocation: str, *devices: str, uid: str = "") -> Claim:
     made = claim(*devices, uid=uid)
     allotments = tuple(replace(one, allocation=allocation) for one in made.allotments)
@@ -125,4 +165,14 @@ async def until_so(agent: HardpointAgent, true: Callable[[], bool], within: floa
             await anyio.sleep(0.01)
 
 
-__all__ = ["Allotment", "Played", "grant", "granting", "under", "until_so", "why"]
+__all__ = [
+    "Agents",
+    "Allotment",
+    "Played",
+    "agents",
+    "grant",
+    "granting",
+    "under",
+    "until_so",
+    "why",
+]

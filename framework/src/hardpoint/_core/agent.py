@@ -35,6 +35,7 @@ from hardpoint._core.inventory import Facts, Listing, difference
 from hardpoint._core.ledger import Ledger
 from hardpoint._core.locks import ClaimLocks, WriterLock
 from hardpoint._core.loopwatch import LoopWatch
+from hardpoint._core.lost import WRITER, open_ledger
 from hardpoint._core.moments import say_disputes, standing_of, what_is_held
 from hardpoint._core.observing import Observers
 from hardpoint._core.offering import Offering
@@ -125,11 +126,11 @@ class HardpointAgent(PolicyFace):
         """Serve until cancelled. Raises ``LedgerError`` where the state cannot be used."""
         await anyio.to_thread.run_sync(make_private, self.paths.state)
         running = mark_running(self.paths.state)
-        self._ledger = await anyio.to_thread.run_sync(Ledger, self.paths.state)
+        self._ledger = await anyio.to_thread.run_sync(open_ledger, self.paths.state)
         if self._ledger.damage:
             what = f"{self._ledger.damage}; kept aside as {self._ledger.aside}"
             self.board.record("ledger", what, cost="holds are found again in the CDI files")
-        self._writer = WriterLock(self.paths.state / "writer.lock")
+        self._writer = WriterLock(self.paths.state / WRITER)
         locks = ClaimLocks(self.paths.state / "claims.lock")
         plugins = self.plugins or start_plugins(self.settings, self.node)
         self.plugins = plugins

@@ -14,13 +14,15 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
 
 from hardpoint._core.conditions import Conditions
-from hardpoint._core.grantplan import Plan, Scene, Stated, in_force, plan
+from hardpoint._core.grantplan import Plan, Scene, Stated, entry_means, in_force, plan
 from hardpoint._core.grantrows import (
     READ,
     Book,
@@ -91,10 +93,13 @@ class Granting:
         """Readings of all sources, counted."""
         self._applied: dict[str, Stated] = {}
         """What the sources said when the last offer was made."""
+        self._wrote = False
+        """Whether that was written down: of two agents one does."""
         self._made = anyio.Event()
         self._wake = anyio.Event()
         self.book = Book()
         """What was written down when that was last read."""
+        self._is_read = False
 
     # -- what others ask --------------------------------------------------------------------------
 
@@ -110,7 +115,13 @@ class Granting:
     @property
     def known(self) -> bool:
         """True while every source's last answer was good: without that nobody may be reaped."""
-        return bool(self._ended) and not any(one.why for one in self._answers.values())
+        failing = any(one.why for one in self._answers.values()) or self._failed()
+        return bool(self._ended) and not failing
+
+    @property
+    def settled(self) -> bool:
+        """True while what follows from the sources' last answers is written down."""
+        return self._stated() == self._applied and self._wrote == self._writing()
 
     def in_force(self) -> tuple[Grant, ...]:
         """Return every grant that is in force."""
@@ -124,7 +135,7 @@ class Granting:
         key = DeviceKey(record.claim.dra_driver, record.device.name)
         for one, known in in_force(self.book):
             if known.grant.allocation == allocation and one.key == key:
-                return next((e for e in known.grant.devices if _is_entry(e, one)), None)
+                return next((e for e in known.grant.devices if entry_means(e, one)), None)
         return None
 
     def hint(self) -> None:
@@ -137,20 +148,19 @@ class Granting:
             with anyio.move_on_after(EVERY):
                 await self._wake.wait()
             self._wake = anyio.Event()
-            before = self._stated()
             await self.ask()
-            if before != self._stated() or await self.is_rewritten():
+            if not self.settled or await self.is_rewritten():
                 self._touch()
 
     async def settle(self) -> bool:
         """Ask anew, and wait until what follows is written down; False where that is not known."""
         await self.ask()
         with anyio.move_on_after(EVERY):
-            while self._stated() != self._applied:
+            while not self.settled:
                 made = self._made
                 self._touch()
                 await made.wait()
-        return self.known and self._stated() == self._applied and not self.book.unreadable
+        return self.known and self.settled and not self.book.unreadable
 
     async def confirm(self, offered: Iterable[Offered]) -> None:
         """Ask again before a claim is answered. Raises ``HoldDenied`` for what is granted no more.
@@ -186,6 +196,7 @@ class Granting:
             if self._ended >= wanted:
                 return
             self._begun += 1
+            await self._recall()
             async with anyio.create_task_group() as tasks:
                 for source in self._answers:
                     tasks.start_soon(self._ask, source)
@@ -218,8 +229,23 @@ class Granting:
             return
         answer.grants, answer.why, answer.empty_since = (), "", None
 
+    async def _recall(self) -> None:
+        """Read what was known before: whether a source has lost all its grants shows by that."""
+        if not self._is_read:
+            with suppress(LedgerError):
+                await self.refresh()
+
     def _has_grants(self, source: str) -> bool:
-        return any(known.grant.source == source and known.devices for known in self.book.grants)
+        """Say whether a source had grants, as far as that is known."""
+        mine = (known for known in self.book.grants if known.grant.source == source)
+        return not self._is_read or any(known.devices for known in mine)
+
+    def _failed(self) -> list[str]:
+        """Return the policies that the settings name and that do not run.
+
+        One of them may be a source: what is known of its grants stands, whatever they govern.
+        """
+        return [f"policy/{name}" for name, _ in self._relay.plugins.failed("policy")]
 
     def _kinds(self, source: str) -> tuple[str, ...]:
         plugin = self._relay.plugins.find(*source.split("/", 1))
@@ -227,7 +253,7 @@ class Granting:
         return tuple(str(kind) for kind in kinds) if isinstance(kinds, tuple | list) else ()
 
     def _stated(self) -> dict[str, Stated]:
-        return {
+        return {one: Stated(source=one, kinds=(), grants=None) for one in self._failed()} | {
             source: Stated(
                 source=source,
                 kinds=self._kinds(source),
@@ -245,6 +271,7 @@ class Granting:
     async def refresh(self) -> None:
         """Read again what was written by somebody else. Raises ``LedgerError``."""
         self.book = await self.read()
+        self._is_read = True
 
     async def is_rewritten(self) -> bool:
         """Say whether somebody else has written: an operator, or the other of two agents."""
@@ -267,10 +294,11 @@ class Granting:
             for one in built.devices
             if ABSENT not in one.taints
         ]
+        writing = self._writing()
         try:
             await self._settle(stated, devices, complete=complete)
             self._relay.board.clear("ledger grants")
-            self._applied = stated
+            self._applied, self._wrote = stated, writing
         except LedgerError as error:
             cost = "no new grant is offered, and none that ended is released"
             self._relay.board.record("ledger grants", str(error), cost=cost)
@@ -281,7 +309,7 @@ class Granting:
     async def _settle(
         self, stated: Mapping[str, Stated], devices: Sequence[Meant], *, complete: bool
     ) -> None:
-        self.book = await self.read()
+        await self.refresh()
         if not self._writing():
             return
         for _ in range(_PASSES):
@@ -298,13 +326,17 @@ class Granting:
                 )
             )
             if made.empty:
-                break
-            await self._ledger.write(lambda db, made=made: _write(db, made))  # type: ignore[misc]
-            _say(made)
-            self.book = await self.read()
+                return
+            if await self._ledger.write(partial(_write, made, self.book)):
+                _say(made)
+            await self.refresh()
+        self._relay.later(EVERY, self._touch)
 
 
-def _write(db: sqlite3.Connection, made: Plan) -> None:
+def _write(made: Plan, seen: Book, db: sqlite3.Connection) -> bool:
+    """Write a plan down, unless what it was made of has changed: a release has ended, say."""
+    if book_of(db.execute(READ)) != seen:
+        return False
     for key in made.forget:
         forget_grant(db, key)
     for id_ in made.drop:
@@ -313,6 +345,7 @@ def _write(db: sqlite3.Connection, made: Plan) -> None:
         keep_release(db, release)
     for known in made.keep:
         keep_grant(db, known)
+    return True
 
 
 def _say(made: Plan) -> None:
@@ -345,19 +378,12 @@ def _checked(source: str, found: Iterable[Grant]) -> tuple[Grant, ...]:
     return grants
 
 
-def _is_entry(entry: GrantedDevice, one: Meant) -> bool:
-    name = entry.name.replace("/", "_")
-    if name in (one.device.name, one.device.origin.get("cdi")):
-        return True
-    return bool(entry.uuid) and one.device.attributes.get("uuid") == entry.uuid
-
-
 # -- laying over ----------------------------------------------------------------------------------
 
 
 def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool) -> Built:
     """Return an offer in the making with grants: what no source governs is granted."""
-    granted = {one.key: known for one, known in in_force(book) if _still(known, stated)}
+    granted = {one.key: known for one, known in in_force(book) if _still(one, known, stated)}
     pending = {key: release for release in book.releases for key in release.keys}
     devices: list[Offered] = []
     withheld: list[Withheld] = []
@@ -386,17 +412,15 @@ def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool
     return replace(built, devices=tuple(devices), withheld=(*built.withheld, *withheld))
 
 
-def _still(known: KnownGrant, stated: Mapping[str, Stated]) -> bool:
-    """Say whether a grant is stated still: one that ended is withdrawn before that is on disk."""
+def _still(device: Meant, known: KnownGrant, stated: Mapping[str, Stated]) -> bool:
+    """Say whether a device is granted still: what ended is withdrawn before that is on disk."""
     one = stated.get(known.grant.source)
     if one is None:
         return False
     if one.grants is None:
         return True
-    named = {
-        e.name for g in one.grants if g.allocation == known.grant.allocation for e in g.devices
-    }
-    return bool(named)
+    mine = (grant for grant in one.grants if grant.allocation == known.grant.allocation)
+    return any(entry_means(entry, device) for grant in mine for entry in grant.devices)
 
 
 def _why_not(governed: Sequence[Stated], lost: bool) -> str:

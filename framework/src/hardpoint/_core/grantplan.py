@@ -225,7 +225,7 @@ class _Planner:
             return None
         known = self._known.get((grant.source, grant.allocation))
         had = known.devices if known else ()  # it is not listed now: unplugged, or being looked at
-        return next((one for one in had if _entry_means(entry, one)), None)
+        return next((one for one in had if entry_means(entry, one)), None)
 
     def _taken(self, one: Meant, grant: Grant) -> str:
         """Return why a grant may not have a device; empty if it may."""
@@ -290,10 +290,11 @@ class _Planner:
 
 
 def _names(named: set[str], grant: Grant, one: Meant) -> bool:
-    return any(_entry_means(entry, one) for entry in grant.devices if entry.name in named)
+    return any(entry_means(entry, one) for entry in grant.devices if entry.name in named)
 
 
-def _entry_means(entry: GrantedDevice, one: Meant) -> bool:
+def entry_means(entry: GrantedDevice, one: Meant) -> bool:
+    """Say whether a grant's entry means a device: by name, else by UUID."""
     name = entry.name.replace("/", "_")
     if name in (one.device.name, one.device.origin.get("cdi")):
         return True

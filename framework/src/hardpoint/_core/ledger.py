@@ -71,18 +71,24 @@ class Ledger:
     Opening blocks: call it in a worker thread. A damaged file is kept aside (``damage``, ``aside``)
     and a new one started, ``rebuilding`` until ``rebuilt()`` is called. Raises ``LedgerTooNew``,
     ``LedgerUnwritable``, and ``LedgerDamaged`` where another agent still uses the file, or without
-    ``begin``, which is for commands: what was lost is the agent's to find out.
+    ``begin``, which is for commands: what was lost is the agent's to find out. ``on_damage`` is
+    told what was wrong and where the file will be kept, before anything is changed.
     """
 
     def __init__(
-        self, directory: Path, clock: Callable[[], float] = time.time, *, begin: bool = True
+        self,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        begin: bool = True,
+        on_damage: Callable[[str, Path], None] = lambda damage, aside: None,
     ) -> None:
         self._clock = clock
         self._closed = False
         self._watchers: list[Callable[[], None]] = []
         self._on_lost: Callable[[], None] = lambda: None
         self._threads: anyio.CapacityLimiter | None = None
-        self._file = LedgerFile(directory, begin=begin)
+        self._file = LedgerFile(directory, begin=begin, on_damage=on_damage)
         self.path, self.damage, self.aside = self._file.path, self._file.damage, self._file.aside
         try:
             self._reader = Reader(self.path)

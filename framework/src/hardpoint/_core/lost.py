@@ -13,18 +13,24 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
+from hardpoint import files
 from hardpoint._core.conditions import Conditions
 from hardpoint._core.grantplan import Stated, in_force
 from hardpoint._core.grantrows import Book, DeviceKey, KnownRelease, Meant
+from hardpoint._core.ledger import Ledger
+from hardpoint.errors import LedgerUnwritable
 from hardpoint.grants import Grant
 
 _log = logging.getLogger("hardpoint.releases")
 
 MARKER = "releases.unreadable"
+WRITER = "writer.lock"
+"""A file that is there once an agent has had a ledger."""
 SOURCE = "lost"
 CONDITION = "ReleasesUnreadable"
 _LONGEST = 1 << 16
@@ -38,35 +44,32 @@ class Lost:
         self._conditions = conditions
         self._live: set[str] = set()
         """Sources that have been asked since: what they granted then is not in doubt."""
+        self._kept: set[str] = set()
+        """Those of them that the marker tells."""
         self._waiting: tuple[Meant, ...] = ()
         self._complete = False
         self.lost = False
         self._since = 0.0
 
-    async def begin(self, damage: str, aside: str, *, say: bool) -> None:
-        """Look whether releases were lost: now, with the ledger, or by an agent before this one.
-
-        Raises ``OSError`` where that cannot be written down.
-        """
-        await anyio.to_thread.run_sync(self._begin, damage, aside)
+    async def begin(self, *, say: bool) -> None:
+        """Look whether releases were lost: now, with the ledger, or by an agent before this one."""
+        self.lost = await anyio.to_thread.run_sync(os.path.lexists, self.path)
+        if self.lost:
+            await anyio.to_thread.run_sync(self._recall)
         if self.lost and say:
             self._say()
 
-    def _begin(self, damage: str, aside: str) -> None:
-        if damage:
-            facts = {"at": time.time(), "error": damage, "aside": aside, "live": []}
-            _write(self.path, facts)
+    def _recall(self) -> None:
+        """Read the marker, which the other of two agents may have written since."""
+        self._since = self._since or time.time()
         try:
             facts = json.loads(self.path.read_bytes()[:_LONGEST])
-            live, since = facts.get("live") or (), facts.get("at")
-            self._live = {str(one) for one in live}
-            self._since = float(since) if isinstance(since, int | float) else time.time()
-        except FileNotFoundError:
-            self.lost = False
-            return
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-            self._since = time.time()  # that it is there is what it says
-        self.lost = True
+            self._kept = {str(one) for one in facts.get("live") or ()}
+            self._since = float(facts["at"])
+        except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+            return  # that it is there is what it says
+        finally:
+            self._live |= self._kept
 
     def _say(self) -> None:
         message = (
@@ -105,13 +108,16 @@ class Lost:
         self._complete = complete
         if not self.lost:
             return frozenset()
+        await anyio.to_thread.run_sync(self._recall)
         granted = {one.key for one, _ in in_force(book)}
         self._waiting = tuple(
             one for one in devices if one.key not in granted and self._is_in_doubt(one, stated)
         )
-        fresh = {source for source, one in stated.items() if one.grants is not None} - self._live
+        answering = {source for source, one in stated.items() if one.grants is not None}
+        fresh = answering - self._live
         if fresh and self._settled(book, fresh, stated):
             self._live |= fresh
+        if self._live - self._kept:
             await anyio.to_thread.run_sync(self._keep_live)
         return frozenset(one.key for one in self._waiting)
 
@@ -132,6 +138,7 @@ class Lost:
         try:
             facts = json.loads(self.path.read_bytes()[:_LONGEST])
             _write(self.path, {**facts, "live": sorted(self._live)})
+            self._kept = set(self._live)
         except (OSError, ValueError, TypeError):
             _log.warning("marker not written path=%s", self.path)
 
@@ -145,16 +152,25 @@ class Lost:
         )
 
 
+def open_ledger(state: Path) -> Ledger:
+    """Open the ledger of a node; where it was lost, that is written down before another is begun.
+
+    Blocks. Raises ``LedgerError``.
+    """
+    was_here = os.path.lexists(state / WRITER)
+    if was_here and not os.path.lexists(state / "ledger.db"):
+        try:
+            _mark(state, "the ledger was removed", None)
+        except OSError as error:
+            raise LedgerUnwritable(str(state / MARKER), str(error.strerror)) from error
+    return Ledger(state, on_damage=partial(_mark, state))
+
+
+def _mark(state: Path, damage: str, aside: Path | None) -> None:
+    facts = {"at": time.time(), "error": damage, "aside": str(aside or ""), "live": []}
+    _write(state / MARKER, facts)
+
+
 def _write(path: Path, facts: Mapping[str, object]) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-        json.dump(facts, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    content = json.dumps(facts).encode()
+    files.replace(path, content, temporary=path.with_name(f".{path.name}.new"), mode=0o600)

@@ -102,13 +102,8 @@ class PolicySide:
             yield Granted(one.dra_driver, one.device.name, known.grant.allocation)
 
     async def begin(self) -> None:
-        """Find out what was lost with a ledger. Raises ``OSError``."""
-        if not (self.granting.sources or self._ledger.damage):
-            return
-        damage = str(self._ledger.damage or "")
-        await self.lost.begin(
-            damage, str(self._ledger.aside or ""), say=bool(self.granting.sources)
-        )
+        """Find out what was lost with a ledger."""
+        await self.lost.begin(say=bool(self.granting.sources))
 
     def start(self, tasks: TaskGroup) -> None:
         """Ask sources of grants, and hear of their changes."""

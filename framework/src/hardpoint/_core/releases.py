@@ -21,10 +21,11 @@ from hardpoint._core.conditions import Conditions
 from hardpoint._core.granting import Granting
 from hardpoint._core.grantplan import in_force
 from hardpoint._core.grantrows import (
-    DeviceKey,
+    READ,
     KnownGrant,
     KnownRelease,
     Meant,
+    book_of,
     end_release,
     forget_release,
     keep_grant,
@@ -35,6 +36,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint._core.lost import SOURCE as LOST
 from hardpoint._core.lost import Lost
 from hardpoint._core.relay import Relay
+from hardpoint._core.rows import read_row
 from hardpoint.allocation import is_allocation
 from hardpoint.errors import HardpointError, LedgerError
 from hardpoint.grants import Evidence, Grant, Release
@@ -76,6 +78,8 @@ class Releases:
         self._writing, self._touch, self._clock, self._ticks = writing, touch, clock, ticks
         self._left: dict[str, float] = {}
         """When the devices of each had left the offer, by the monotonic clock."""
+        self._seen_first: dict[str, tuple[float, float]] = {}
+        """How old each was when this agent saw it first, and when that was by that clock."""
         self._looking = anyio.Lock()
         self._wake = anyio.Event()
         self.users: dict[str, tuple[str, ...]] = {}
@@ -94,6 +98,7 @@ class Releases:
     def on_offer(self, offer: Offer) -> None:
         """Note which releases' devices have left the offer."""
         shown = {(o.domain.dra_driver, o.name, o.allocation) for o in offer.devices}
+        shown |= {(driver, name, "") for driver, name, _ in shown}  # one of no grant: under any
         known = {one.id: one for one in self._known()}
         self._left = {id_: at for id_, at in self._left.items() if id_ in known}
         for id_, one in known.items():
@@ -182,6 +187,11 @@ class Releases:
 
     async def _ask(self, release: Release, holds: tuple[Hold, ...]) -> list[str]:
         """Return who uses the devices by the sources of evidence; why, where one cannot say."""
+        failed = self._relay.plugins.failed("policy")
+        if failed:
+            return [
+                f"policy {name} is named in the settings and does not run" for name, _ in failed
+            ]
         sources = [s for s in self._relay.implementations(USERS) if self._concerns(s, release)]
         if not sources:
             return [NOBODY_ASKED]
@@ -241,7 +251,12 @@ class Releases:
         await self._tell_over(replace(known, over=True))
 
     async def _tell_over(self, known: KnownRelease) -> None:
-        """Tell the source that a release is over; it is forgotten once that is heard."""
+        """Tell the source that a release is over; it is forgotten once that is heard.
+
+        Not where the source states the grant again by now: that is about to end the release.
+        """
+        if not self._granting.settled or known not in self._granting.book.releases:
+            return
         release = known.release(left=self._left.get(known.id, 0.0))
         if known.report:
             if known.grant.source not in self._relay.implementations(RELEASE):
@@ -308,16 +323,24 @@ class Releases:
         )
 
     def _say_stuck(self) -> None:
-        now, ticks, said = self._clock(), self._ticks(), []
-        for known in self._known():
-            seen = ticks - self._left.get(known.id, ticks)  # a clock that was set back hides none
-            if known.over or max(now - known.since, seen) < STUCK_AFTER:
-                continue
+        said = []
+        for known in self._aged():
             devices = ", ".join(one.device.name for one in known.devices)
             users = "; ".join(self.users.get(known.id, ())[:3]) or "that is not known yet"
             word = known.grant.allocation or known.grant.source
             said.append(f"allocation {word} ({devices}) has not been free since it ended: {users}")
         self._conditions.set(STUCK, "PodsHoldDevices", ". ".join(said))
+
+    def _aged(self) -> list[KnownRelease]:
+        """Return what is pending for too long; a clock that is set meanwhile changes nothing."""
+        now, ticks = self._clock(), self._ticks()
+        pending = [known for known in self._known() if not known.over]
+        self._seen_first = {
+            one.id: self._seen_first.get(one.id, (max(now - one.since, 0.0), ticks))
+            for one in pending
+        }
+        ages = {id_: age + ticks - at for id_, (age, at) in self._seen_first.items()}
+        return [one for one in pending if ages[one.id] >= STUCK_AFTER]
 
     # -- a node that is handed back ---------------------------------------------------------------
 
@@ -326,22 +349,13 @@ class Releases:
         book = await self._granting.read()
         if book.withdrawn == why:
             return
-        held = {}
-        for record in await self._ledger.read():
-            key = DeviceKey(record.claim.dra_driver, record.device.name)
-            held[key] = Meant(record.claim.dra_driver, record.device)
-        drain = KnownRelease(
-            id=DRAIN,
-            grant=Grant(allocation="", source=DRAIN),
-            devices=tuple(held.values()),
-            since=self._clock(),
-            report=False,
-        )
+        since = self._clock()
 
         def work(db: sqlite3.Connection) -> None:
             withdraw(db, why)
+            held = _all_held(db)
             if held:
-                keep_release(db, drain)
+                keep_release(db, _drain(held, since))
 
         await self._ledger.write(work)
         self._report(Event(name="node-withdrawn", message=why, warning=True))
@@ -366,15 +380,21 @@ class Releases:
         self.wake()
 
 
+def _all_held(db: sqlite3.Connection) -> tuple[Meant, ...]:
+    """Return every device that is held, at this moment: no claim takes one after it."""
+    records = [read_row(db, row["id"]) for row in db.execute("SELECT id FROM holds").fetchall()]
+    found = [Meant(one.claim.dra_driver, one.device) for one in records]
+    return tuple({one.key: one for one in found}.values())
+
+
+def _drain(held: tuple[Meant, ...], since: float) -> KnownRelease:
+    grant = Grant(allocation="", source=DRAIN)
+    return KnownRelease(id=DRAIN, grant=grant, devices=held, since=since, report=False)
+
+
 def _mark_told(db: sqlite3.Connection, known: KnownGrant) -> None:
     """Note that a source was told, unless the grant is another by now."""
-    found = db.execute(
-        "SELECT outcome, reason FROM grants WHERE source = ? AND allocation = ?", known.key
-    ).fetchone()
-    if found and (found["outcome"], found["reason"]) == (
-        known.outcome.outcome.value,
-        known.outcome.reason,
-    ):
+    if known in book_of(db.execute(READ)).grants:
         keep_grant(db, replace(known, told=True))
 
 

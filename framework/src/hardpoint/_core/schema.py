@@ -16,7 +16,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -170,16 +170,22 @@ class LedgerFile:
     ``damage`` is what was wrong with the file found at opening, which is then kept as ``aside``;
     ``fresh`` says that the file is new, because there was none or it was damaged. Without ``begin``
     there has to be a good one: only an agent that then asks what was lost may begin anew.
+    ``on_damage`` is called before anything is begun anew: whoever is killed then knows it still.
     """
 
     def __init__(
-        self, directory: Path, steps: Sequence[str] = STEPS, *, begin: bool = True
+        self,
+        directory: Path,
+        steps: Sequence[str] = STEPS,
+        *,
+        begin: bool = True,
+        on_damage: Callable[[str, Path], None] = lambda damage, aside: None,
     ) -> None:
         self.path = directory / "ledger.db"
         self.damage: LedgerDamaged | None = None
         self.aside: Path | None = None
         self.fresh = False
-        self._steps, self._begin = steps, begin
+        self._steps, self._begin, self._on_damage = steps, begin, on_damage
         try:
             make_private(directory)
             self._lock = open_private(directory / "ledger.lock")
@@ -208,7 +214,9 @@ class LedgerFile:
                 alone and self._begin
             ):  # renaming the file of a running agent would make two ledgers
                 raise
-            self.damage, self.aside = damage, _set_aside(self.path)
+            self.damage, self.aside = damage, _name_aside(self.path)
+            self._on_damage(str(damage), self.aside)
+            _set_aside(self.path, self.aside)
             self._create()
         if alone:
             _await_shared(self._lock)
@@ -379,21 +387,25 @@ def _beside(path: Path) -> tuple[Path, Path]:
     return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
-def _set_aside(path: Path) -> Path:
-    """Keep a damaged file, with its log, under a name that says when."""
+def _name_aside(path: Path) -> Path:
+    """Return a name for a damaged file that says when."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     for count in range(1, 1000):
         if not os.path.lexists(aside):
             break
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{count}")
+    return aside
+
+
+def _set_aside(path: Path, aside: Path) -> None:
+    """Keep a damaged file, with its log, under another name."""
     log, index = _beside(path)
     os.rename(path, aside)
     if os.path.lexists(log):
         os.rename(log, aside.with_name(aside.name + "-wal"))
     index.unlink(missing_ok=True)
     _sync(path.parent)
-    return aside
 
 
 def _sync(directory: Path) -> None:

@@ -69,9 +69,10 @@ class Reports:
         told = self.read(allocation)
         told.pop("at", None)
         wanted = {"allocation": allocation, **said}
-        if told == wanted:
-            return
         self._make_directory()
+        if told == wanted:  # by a try that failed, perhaps before it was on disk
+            files.sync_directory(self.directory)
+            return
         document = {**wanted, "at": self._clock()}
         path = self.path(allocation)
         files.replace(
@@ -83,9 +84,8 @@ class Reports:
         self._first_seen.pop(allocation, None)
 
     def _make_directory(self) -> None:
-        if not self.directory.is_dir():
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.sync_directory(self.directory.parent)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.sync_directory(self.directory.parent)
 
     def sweep(self, live: Collection[str], keep: float) -> None:
         """Remove what is said of grants that nobody speaks of any more.
