@@ -173,7 +173,7 @@ def test_what_is_killed_in_the_middle_changes_nothing(
     granted: Granted, namespace: Namespace, gpu: str, who: str, when: str
 ) -> None:
     granted.begin(PLUGIN)
-    allocation = f"alloc-{who[0]}-{when}".lower()
+    allocation = f"alloc-{who}-{when}".lower().replace(" ", "-")
     granted.grant(allocation, gpu)
     if when == "granted":
         granted.kill(who)
