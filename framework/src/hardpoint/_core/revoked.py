@@ -134,7 +134,7 @@ class Facts:
     def allocation_in(self, published: str, device: str) -> str:
         """Return the allocation that a published name tells; empty where nobody knows it."""
         known = {g.allocation for g in self.granted} | {r.allocation for r in self.releases}
-        return next((a for a in sorted(known) if a and published_name(device, a) == published), "")
+        return next((a for a in sorted(known) if published_name(device, a) == published), "")
 
     # -- whether it may be had --------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Facts:
 
     @cached_property
     def _by_uid(self) -> Mapping[str, Record]:
-        return {r.claim.uid: r for r in self.records if r.readable and is_allocation(r.claim)}
+        return {record.claim.uid: record for record in self.records if record.readable}
 
     @cached_property
     def _by_claim(self) -> Mapping[tuple[str, str, str, str], Record]:
