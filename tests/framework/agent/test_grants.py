@@ -515,3 +515,17 @@ async def test_what_is_held_is_not_answered_again_under_a_grant_that_has_ended(
 
         await until_so(agent, lambda: [r.allocation for r in agent.releases()] == ["a-1"])
         assert ("a-1", "released") not in played.told
+
+
+async def test_a_claim_is_not_answered_for_a_device_that_was_taken_out_of_its_grant(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0", "radio1")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        played.grants = [grant("a-1", "radio1")]
+        wanted = under("a-1", "radio0")
+
+        with pytest.raises(HoldDenied, match="not granted under allocation a-1 any more"):
+            await agent.prepare(wanted.key, reading(wanted))

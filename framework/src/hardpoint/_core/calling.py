@@ -144,6 +144,8 @@ def checked(hook: str, answer: Any) -> Any:
         return answer
     if get_origin(wanted) is tuple and isinstance(answer, list | set | frozenset):
         answer = tuple(answer)
+    if isinstance(answer, tuple):
+        check_bound(len(answer))
     wrong = flaw(answer, wanted)
     if wrong:
         whole = wrong.removeprefix(": found ")

@@ -23,8 +23,9 @@ from stevedore.extension import Extension
 import hardpoint
 from hardpoint import hookspecs
 from hardpoint._core.calling import Escaped, limited, said
+from hardpoint._core.stating import governed_by, kinds_of
 from hardpoint.contract import PROJECT
-from hardpoint.errors import PluginRefused
+from hardpoint.errors import HardpointError, PluginRefused
 from hardpoint.node import Node
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Plugins:
             check_hooks(plugin)
             check_parameters(plugin)
             self.manager.register(plugin.instance, plugin.id)
+            self._check_kinds(plugin)
         except PluginRefused as refused:
             plugin.refuse(refused.reason)
         except pluggy.PluginValidationError as error:
@@ -126,6 +128,18 @@ class Plugins:
             plugin.refuse(f"its constructor raised {said(error)}")
         else:
             plugin.state = "running"
+
+    def _check_kinds(self, plugin: Plugin) -> None:
+        """Refuse a policy whose ``kinds`` are none: a source of grants would govern nothing."""
+        hooks = {caller.name for caller in self.manager.get_hookcallers(plugin.instance) or ()}
+        try:
+            if "grant_devices" in hooks:
+                governed_by(plugin.instance)
+            elif "find_users" in hooks:
+                kinds_of(plugin.instance)
+        except HardpointError as error:
+            self.manager.unregister(plugin.instance)
+            raise PluginRefused(plugin.id, str(error)) from error
 
 
 def installed(role: str) -> frozenset[str]:

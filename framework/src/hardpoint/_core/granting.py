@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint._core.lost import Lost
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
+from hardpoint._core.stating import checked, governed_by
 from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Offered, Withheld
@@ -53,7 +53,6 @@ CONFIRM_AFTER = 10.0
 NOT_GRANTED, RELEASING, WITHDRAWN = "not-granted", "releasing", "withdrawn"
 """Rules of what is withheld here."""
 UNREADABLE = "GrantsUnreadable"
-_ALLOCATION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _PASSES = 4
 
 
@@ -61,6 +60,8 @@ _PASSES = 4
 class _Answer:
     """What a source said last, and why it cannot be asked now."""
 
+    kinds: tuple[str, ...] = ("*",)
+    """What it governs: everything, where it has never said that."""
     grants: tuple[Grant, ...] | None = None
     why: str = ""
     """Why what is known stands; empty where the answer does."""
@@ -87,7 +88,7 @@ class Granting:
         self._relay, self._ledger, self._agent, self._lost = relay, ledger, agent, lost
         self._conditions, self._writing, self._touch = conditions, writing, touch
         self._clock, self._ticks = clock, ticks
-        self._answers: dict[str, _Answer] = {s: _Answer() for s in relay.implementations(HOOK)}
+        self._answers = {s: self._unasked(s) for s in relay.implementations(HOOK)}
         self._asking = anyio.Lock()
         self._begun = self._ended = 0
         """Readings of all sources, counted."""
@@ -106,7 +107,7 @@ class Granting:
     @property
     def sources(self) -> dict[str, tuple[str, ...]]:
         """The kinds that each running source governs."""
-        return {source: self._kinds(source) for source in self._answers}
+        return {source: answer.kinds for source, answer in self._answers.items()}
 
     def governs(self, kind: str) -> bool:
         """Say whether devices of a kind are offered under grants alone."""
@@ -171,21 +172,23 @@ class Granting:
         if not granted:
             return
         await self.ask()
-        stated = {g.allocation for one in self._stated().values() for g in one.grants or ()}
-        source_of = {known.grant.allocation: known.grant.source for known in self.book.grants}
+        known = {(one.key, of.grant.allocation): (one, of) for one, of in in_force(self.book)}
         for one in granted:
-            if one.allocation in stated:
-                continue
-            answer = self._answers.get(source_of.get(one.allocation, ""))
-            if answer is not None and answer.empty_since is not None:
-                why = f"device {one.name}: its grant may have ended, which is being looked at"
-                raise HoldFailed(why, reason="try-again")
-            if answer is None or not answer.why:
-                self._touch()
-                raise HoldDenied(
-                    f"device {one.name} is not granted under allocation {one.allocation} any more",
-                    reason="revoked",
-                )
+            key = DeviceKey(one.domain.dra_driver, one.name)
+            self._confirm(one, known.get((key, one.allocation)))
+
+    def _confirm(self, offered: Offered, known: tuple[Meant, KnownGrant] | None) -> None:
+        answer = self._answers.get(known[1].grant.source) if known else None
+        if answer is not None and answer.empty_since is not None:
+            why = f"device {offered.name}: its grant may have ended, which is being looked at"
+            raise HoldFailed(why, reason="try-again")
+        if known is not None and _still(*known, self._stated()):
+            return
+        self._touch()
+        raise HoldDenied(
+            f"device {offered.name} is not granted under allocation {offered.allocation} any more",
+            reason="revoked",
+        )
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -213,7 +216,8 @@ class Granting:
         answer = self._answers[source]
         try:
             found: tuple[Grant, ...] = await self._relay.plugin(HOOK, source, agent=self._agent)
-            grants = _checked(source, found)
+            grants = checked(source, found)
+            answer.kinds = self._kinds_of(source)
         except HardpointError as error:
             answer.why, answer.empty_since = str(error), None
             return
@@ -247,16 +251,22 @@ class Granting:
         """
         return [f"policy/{name}" for name, _ in self._relay.plugins.failed("policy")]
 
-    def _kinds(self, source: str) -> tuple[str, ...]:
+    def _unasked(self, source: str) -> _Answer:
+        try:
+            return _Answer(kinds=self._kinds_of(source))
+        except HardpointError:
+            return _Answer()
+
+    def _kinds_of(self, source: str) -> tuple[str, ...]:
+        """Return what a source says that it governs. Raises ``HardpointError``."""
         plugin = self._relay.plugins.find(*source.split("/", 1))
-        kinds = getattr(plugin and plugin.instance, "kinds", ())
-        return tuple(str(kind) for kind in kinds) if isinstance(kinds, tuple | list) else ()
+        return governed_by(plugin and plugin.instance)
 
     def _stated(self) -> dict[str, Stated]:
         return {one: Stated(source=one, kinds=(), grants=None) for one in self._failed()} | {
             source: Stated(
                 source=source,
-                kinds=self._kinds(source),
+                kinds=answer.kinds,
                 grants=None if answer.why else answer.grants,
             )
             for source, answer in self._answers.items()
@@ -360,22 +370,6 @@ def _say(made: Plan) -> None:
     for release in made.begin:
         names = ",".join(one.device.name for one in release.devices)
         _log.info("release allocation=%s devices=%s", release.grant.allocation, names)
-
-
-def _checked(source: str, found: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return what a source stated, as its own. Raises ``HardpointError`` for what is no answer."""
-    grants = tuple(replace(one, source=source) for one in found)
-    seen: set[str] = set()
-    for one in grants:
-        if not _ALLOCATION.fullmatch(one.allocation):
-            raise HardpointError(
-                f"it states an allocation of {len(one.allocation)} characters that is no id: want "
-                "1 to 128 letters, digits and -._"
-            )
-        if one.allocation in seen:
-            raise HardpointError(f"it states allocation {one.allocation} twice")
-        seen.add(one.allocation)
-    return grants
 
 
 # -- laying over ----------------------------------------------------------------------------------

@@ -37,10 +37,11 @@ from hardpoint._core.lost import SOURCE as LOST
 from hardpoint._core.lost import Lost
 from hardpoint._core.relay import Relay
 from hardpoint._core.rows import read_row
+from hardpoint._core.stating import is_not_applicable, kinds_of
 from hardpoint.allocation import is_allocation
 from hardpoint.errors import HardpointError, LedgerError
 from hardpoint.grants import Evidence, Grant, Release
-from hardpoint.model import DeviceNode, Event, Hold, Offer
+from hardpoint.model import Device, DeviceNode, Event, Hold, Offer
 
 _log = logging.getLogger("hardpoint.releases")
 
@@ -192,9 +193,13 @@ class Releases:
             return [
                 f"policy {name} is named in the settings and does not run" for name, _ in failed
             ]
-        sources = [s for s in self._relay.implementations(USERS) if self._concerns(s, release)]
+        about = {source: self._about(source) for source in self._relay.implementations(USERS)}
+        sources = [s for s, kinds in about.items() if any(map(kinds, release.devices))]
         if not sources:
             return [NOBODY_ASKED]
+        unasked = [d.name for d in release.devices if not any(about[s](d) for s in sources)]
+        if unasked:
+            return [f"no source of evidence that runs is about the kind of {', '.join(unasked)}"]
         users: dict[str, tuple[str, ...]] = {}
 
         async def ask(source: str) -> None:
@@ -205,18 +210,17 @@ class Releases:
                 tasks.start_soon(ask, source)
         return [user for source in sources for user in users[source]]
 
-    def _concerns(self, source: str, release: Release) -> bool:
-        """Say whether a source can be asked on this node, about one of these kinds."""
+    def _about(self, source: str) -> Callable[[Device], bool]:
+        """Return whether a source can be asked on this node about a device, by its kind."""
         plugin = self._relay.plugins.find(*source.split("/", 1))
         instance = plugin and plugin.instance
-        if getattr(instance, "not_applicable", ""):
-            return False
-        kinds = getattr(instance, "kinds", ()) or ("*",)
-        return any(
-            fnmatch.fnmatchcase(device.kind, str(kind))
-            for device in release.devices
-            for kind in kinds
-        )
+        if is_not_applicable(instance):
+            return lambda device: False
+        try:
+            kinds = kinds_of(instance) or ("*",)
+        except HardpointError:
+            return lambda device: True
+        return lambda device: any(fnmatch.fnmatchcase(device.kind, kind) for kind in kinds)
 
     async def _ask_one(
         self, source: str, release: Release, holds: tuple[Hold, ...]
@@ -234,6 +238,8 @@ class Releases:
             return tuple(str(user) for user in found.users)
         if found.began < release.left:
             return (f"{name} looked before the devices had left the offer",)
+        if not found.began <= self._ticks():
+            return (f"{name} cannot say: it has looked at no time of time.monotonic()",)
         return ()
 
     # -- its end ----------------------------------------------------------------------------------
