@@ -529,3 +529,49 @@ async def test_a_claim_is_not_answered_for_a_device_that_was_taken_out_of_its_gr
 
         with pytest.raises(HoldDenied, match="not granted under allocation a-1 any more"):
             await agent.prepare(wanted.key, reading(wanted))
+
+
+async def test_a_grant_is_not_over_while_a_device_is_in_use_that_was_taken_out_of_it(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0", "radio1"), grant("z-1", "radio9")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        held = under("a-1", "radio0")
+        await agent.prepare(held.key, reading(held))
+        play(played, grant("a-1", "radio1"), grant("z-1", "radio9"))
+        await until_so(agent, lambda: [r.names for r in agent.releases()] == [("radio0",)])
+        play(played, grant("z-1", "radio9"))
+        await until_so(agent, lambda: any(r.over for r in agent.policies.granting.book.releases))
+        for _ in range(3):
+            await agent.policies.releases.look()
+        assert ("a-1", "released") not in played.told
+        assert "has not heard" in why(agent, "radio1")
+
+        await agent.unprepare(held.key)
+        played.hint()
+
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        assert played.told.count(("a-1", "released")) == 1
+        await until_so(agent, lambda: not agent.policies.granting.book.releases)
+
+
+async def test_a_grant_that_lost_its_devices_before_it_ended_is_over_when_they_are_free(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("z-1", "radio9")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        play(played, grant("a-1", "radio8"), grant("z-1", "radio9"))
+        await until_so(agent, lambda: [r.names for r in agent.releases()] == [("radio0",)])
+        play(played, grant("z-1", "radio9"))
+        await until_so(agent, lambda: len(agent.policies.granting.book.grants) == 1)
+        await agent.policies.releases.look()
+        assert ("a-1", "released") not in played.told
+
+        played.users = []
+        played.hint()
+
+        await until_so(agent, lambda: ("a-1", "released") in played.told)

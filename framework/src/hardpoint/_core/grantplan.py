@@ -113,9 +113,13 @@ class _Planner:
     def _end(self, known: KnownGrant) -> None:
         self._plan.forget.append(known.key)
         self._give_up(known, known.devices)
-        governed = known.grant.source in self._scene.stated
-        if known.devices and governed:
+        if known.grant.source not in self._scene.stated:
+            return
+        taken = [one for one in self._scene.book.releases if one.key == known.key]
+        if known.devices:
             self._plan.begin.append(self._release(known, known.devices, report=True))
+        elif taken:  # nothing is left of it but what was taken out of it, and is in use still
+            self._plan.begin.append(replace(taken[-1], report=True))
 
     def _release(
         self, known: KnownGrant, devices: Iterable[Meant], *, report: bool

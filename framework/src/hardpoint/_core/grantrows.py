@@ -75,6 +75,11 @@ class KnownRelease:
     """Nobody uses them any more: only the source has to be told."""
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Source and allocation."""
+        return self.grant.source, self.grant.allocation
+
+    @property
     def keys(self) -> frozenset[DeviceKey]:
         """What its devices are known by."""
         return frozenset(one.key for one in self.devices)

@@ -259,9 +259,14 @@ class Releases:
     async def _tell_over(self, known: KnownRelease) -> None:
         """Tell the source that a release is over; it is forgotten once that is heard.
 
-        Not where the source states the grant again by now: that is about to end the release.
+        Not where the source states the grant again by now: that is about to end the release. Nor
+        while devices are in use that were taken out of the grant before it ended: it has them all
+        back, or it has not.
         """
-        if not self._granting.settled or known not in self._granting.book.releases:
+        releases = self._granting.book.releases
+        if not self._granting.settled or known not in releases:
+            return
+        if known.report and any(one.key == known.key and not one.over for one in releases):
             return
         release = known.release(left=self._left.get(known.id, 0.0))
         if known.report:
