@@ -132,6 +132,13 @@ async def test_a_policy_may_say_when(world: ReaperWorld) -> None:
         assert len(one.policy.calls) == 2
 
 
+def test_a_policy_may_be_in_a_hurry() -> None:
+    class Quick:
+        first_after_s, again_after_s = 0.5, 1
+
+    assert timings_of([object(), Quick()]) == Timings(first_after=0.5, again_after=1.0)
+
+
 @pytest.mark.parametrize("bad", [0, -1, "30", None, float("nan")])
 def test_timings_that_are_none_leave_the_defaults(bad: Any) -> None:
     class Odd:
@@ -187,7 +194,8 @@ async def test_a_pod_with_several_devices_is_deleted_once(world: ReaperWorld) ->
     async with reaping(world, Asked) as one:
         await reaped(one)
         assert one.policy.calls == [("train", "a2", 1)]
-        assert one.policy.pods[0].devices == ("gpu0", "gpu1")
+        (pod,) = one.policy.pods
+        assert (pod.namespace, pod.name, pod.devices) == ("ns", "train", ("gpu0", "gpu1"))
 
 
 async def test_run_looks_by_itself(world: ReaperWorld) -> None:
@@ -219,6 +227,59 @@ async def test_a_wake_during_a_look_is_answered_by_another_look(world: ReaperWor
         one.reaper.wake()
         with anyio.fail_after(5):
             await again.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_next_look_is_when_the_first_is_due_and_never_later_than_usual(
+    world: ReaperWorld,
+) -> None:
+    async with reaping(world, Asked) as one:
+        await one.look()
+        assert one.reaper._pause() == 10.0
+        world.pod("train", "gpu0@a1")
+        world.revoke("gpu0", "a1")
+        await one.look()
+        assert one.reaper._pause() == 5.0, "somebody holds what they must not"
+        world.clock.advance(27.0)
+        assert one.reaper._pause() == 3.0
+        world.pod("play", "gpu1@a1")
+        await one.look()
+        assert one.reaper._pause() == 3.0, "the second is due later"
+        world.clock.advance(60.0)
+        assert one.reaper._pause() == 0.0
+
+
+async def test_one_wake_is_one_look_and_time_alone_is_reason_for_one(
+    world: ReaperWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+    async def until_slept(times: int) -> None:
+        with anyio.fail_after(5):
+            while len(slept) < times:
+                await anyio.lowlevel.checkpoint()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+
+    async def nothing() -> None:
+        """A look that finds nobody."""
+
+    async with reaping(world, Asked) as one, anyio.create_task_group() as tasks:
+        one.reaper.sweep = nothing  # type: ignore[method-assign]
+        tasks.start_soon(one.reaper.run)
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(anyio, "sleep", sleep)
+        assert slept == []
+        one.reaper.wake()
+        await until_slept(1)
+        assert slept == [1], "what comes in a burst is one look, a second apart from the next"
+        one.reaper._pause = lambda: 0.0  # type: ignore[method-assign]
+        one.reaper.wake()
+        await until_slept(3)
         tasks.cancel_scope.cancel()
 
 
@@ -574,11 +635,69 @@ async def test_claims_of_pods_that_do_not_run_are_not_read_for_nothing(
     assert [seen.path for seen in world.server.requests] == ["/api/v1/pods"]
 
 
+async def test_a_hold_that_was_found_again_is_looked_for_in_its_pods_claims(
+    world: ReaperWorld,
+) -> None:
+    """It does not say under which grant it was had, and the claim does not either."""
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim"}]}
+    uid = world.api_pod("train", status=status)
+    key = world.claim("claim", "gpu0", "old", pods=[("train", uid)], written=False)
+    world.records.append(record(gpu("gpu0"), key, "", rebuilt=True))
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("train", "", 1)]
+
+
+async def test_claims_that_are_written_down_are_not_read_as_if_they_were_not(
+    world: ReaperWorld,
+) -> None:
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim"}]}
+    uid = world.api_pod("train", status=status)
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.grant("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+    assert [seen.path for seen in world.server.requests] == ["/api/v1/pods"]
+
+
+async def test_one_device_that_is_governed_is_reason_to_look_and_without_one_there_is_none(
+    world: ReaperWorld,
+) -> None:
+    world.devices.append(gpu("radio0", kind="radio"))
+    async with reaping(world, Asked) as one:
+        await one.look()
+        assert world.connects == 1
+        world.governed.clear()
+        await one.look(after=600)
+        uid = world.api_pod("train")
+        world.claim("claim", "gpu0", pods=[("train", uid)])
+        world.revoke("gpu0", "", source="drain")
+        world.server.requests.clear()
+        await one.look(after=600)
+        paths = [seen.path for seen in world.server.requests]
+    assert world.connects == 2
+    assert paths.count("/api/v1/pods") == 1, "for the drain's own claim alone"
+
+
 async def test_claims_that_nobody_wrote_down_are_looked_for_seldom(world: ReaperWorld) -> None:
     async with reaping(world, Asked) as one:
         for _ in range(31):
             await one.look(after=10)
     assert len(world.server.requests) == 2
+
+
+async def test_they_are_looked_for_no_oftener_while_somebody_has_what_they_must_not(
+    world: ReaperWorld,
+) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    lists = []
+    async with reaping(world, Asked) as one:
+        for _ in range(3):
+            world.server.requests.clear()
+            await one.look(after=10)
+            lists.append([seen.path for seen in world.server.requests].count("/api/v1/pods"))
+    assert lists == [2, 1, 1]
 
 
 async def test_the_last_look_at_what_nobody_wrote_down_is_a_new_one(world: ReaperWorld) -> None:
@@ -698,6 +817,50 @@ async def test_no_api_server_at_all_is_a_read_that_failed(world: ReaperWorld) ->
         assert await reaped(one, 600) == []
 
 
+async def test_who_the_kubelet_lists_is_reaped_though_nobody_knows_who_has_the_claims(
+    world: ReaperWorld,
+) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    world.pod("play", "gpu1@old")
+    world.kube_down = True
+    async with reaping(world, Asked) as one:
+        assert await reaped(one) == [("play", "old", 1)]
+
+
+async def test_the_last_look_believes_the_kubelet_though_claims_cannot_be_read(
+    world: ReaperWorld,
+) -> None:
+    uid = world.api_pod("train")
+    world.claim("claim", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    world.pod("play", "gpu1@old")
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await one.look()
+        world.kube_down = True
+        await one.look(after=30)
+        held = dict(zip((pod.name for pod in one.policy.pods), one.policy.held, strict=True))
+        assert held["play"] is True
+
+
+async def test_the_last_look_needs_an_answer_of_every_source_and_not_the_one_before(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+
+    async def ask() -> bool:
+        return False
+
+    world._ask = ask  # type: ignore[method-assign]
+    async with reaping(world, Asked) as one:
+        one.policy.looks_again = True
+        await reaped(one)
+        assert one.policy.held == ["what is granted cannot be read now"]
+
+
 # -- the last look --------------------------------------------------------------------------------
 
 
@@ -806,6 +969,32 @@ async def test_only_the_one_that_writes_and_has_reason_to_looks(
         assert one.policy.calls == [], "its thirty seconds begin with us"
 
 
+async def test_who_stops_looking_says_neither_what_is_had_nor_that_it_cannot_look(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@old")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.pods.broken = "no such socket"
+        await one.look()
+        assert (len(one.reaper.orphans()), len(world.board.entries)) == (1, 1)
+        world.writes = False
+        await one.look()
+        assert (one.reaper.orphans(), world.board.entries) == ((), ())
+
+
+async def test_a_pod_that_is_gone_when_it_is_to_be_deleted_is_a_reason_to_look_at_releases(
+    world: ReaperWorld,
+) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        one.policy.answer = ReapResult(Reaped.GONE, "there is no such pod")
+        await reaped(one)
+        assert world.left == 1
+        assert world.told("pod-reaped") == []
+
+
 async def test_two_pods_of_one_name_are_told_apart_by_nobody(world: ReaperWorld) -> None:
     world.pod("train", "gpu0@a1")
     world.pods.listed["the other"] = PodUse(namespace="ns", name="train")
@@ -848,6 +1037,18 @@ async def test_any_denial_wins(world: ReaperWorld) -> None:
         assert [e.message for e in world.events if e.name == "pod-spared"] == [
             "pod ns/train has gpu0 (release of a1): checkpointing"
         ]
+
+
+async def test_a_policy_that_allows_it_spares_nobody(world: ReaperWorld) -> None:
+    class Allows(Keeps):
+        @hookimpl
+        def admit_reap(self, pod: HoldingPod, release: Release) -> Verdict | None:
+            return Verdict(allowed=True)
+
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked, Allows) as one:
+        assert await reaped(one) == [("train", "a1", 1)]
 
 
 async def test_a_policy_that_fails_denies(world: ReaperWorld) -> None:
@@ -900,3 +1101,25 @@ async def test_many_are_reaped_at_one_look(world: ReaperWorld) -> None:
     async with reaping(world, Asked) as one:
         calls = await reaped(one)
         assert sorted(pod for pod, _, _ in calls) == [f"p{number}" for number in range(9)]
+
+
+async def test_no_more_than_four_are_being_deleted_at_a_time(world: ReaperWorld) -> None:
+    class Slow(Asked):
+        now = most = 0
+
+        @hookimpl
+        async def reap_pod(
+            self, pod: HoldingPod, release: Release, attempt: int
+        ) -> ReapResult | None:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            self.now -= 1
+            return self.answer
+
+    for number in range(9):
+        world.pod(f"p{number}", f"gpu0@x{number}")
+    async with reaping(world, Slow) as one:
+        await reaped(one)
+        assert (one.policy.most, len(world.told("pod-reaped"))) == (4, 9)
