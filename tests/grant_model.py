@@ -88,13 +88,12 @@ class Truth:
     """The grants when they were last read well."""
 
     def is_in_force(self, allocation: str, devices: frozenset[str], agent: Agent) -> bool:
-        """Say whether a grant of devices was seen and nobody is in its way: it must be in force."""
+        """Say whether a grant of devices is stated, was seen, and is offered by the agent."""
         wanted = self.grants.get(allocation, frozenset())
         if not wanted & devices or wanted != self.seen.get(allocation):
             return False
-        rivals = {name for a, names in self.grants.items() if a != allocation for name in names}
-        pending = {n for r in agent.releases() if r.allocation != allocation for n in r.names}
-        return not wanted & (rivals | pending)
+        offered = {one.name for one in agent.offer.devices if one.allocation == allocation}
+        return bool(offered & devices)
 
     def users(self, devices: frozenset[str], allocation: str) -> list[str]:
         """Return the pods whose processes have a device of an allocation."""
