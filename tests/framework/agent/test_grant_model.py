@@ -177,4 +177,4 @@ class Grants(Model):
 
 
 TestGrants = Grants.TestCase
-TestGrants.settings = stateful(examples=50, steps=30)
+TestGrants.settings = stateful(examples=30, steps=30)
