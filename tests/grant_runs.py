@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
-from grant_story import Site, beside_another, reboot
+from grant_story import Site, beside_another, hurry, reboot
 
 from hardpoint.testing.durable import DurableRun, resume
 
@@ -57,6 +57,8 @@ class GrantRun(DurableRun):
         assert not [name for name in left if "damaged" in name], left
 
     def run(self, site: Site, work: Callable[[], Awaitable[None]]) -> None:
+        hurry()
+
         async def live() -> None:
             async with site.running():
                 await work()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from hardpoint._core import granting as granting_module
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.ledger import Ledger
-from hardpoint._core.lost import MARKER, open_ledger
+from hardpoint._core.lost import MARKER, Lost, open_ledger
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.grants import Grant, Release
 from hardpoint.policies.cdi_grants.reports import Reports
@@ -242,6 +243,56 @@ async def test_a_grant_that_comes_back_at_the_last_moment_is_not_reported_releas
         await until_so(agent, lambda: offered(agent) == {"radio0": "a-1", "radio1": "b-1"})
         await agent.policies.releases.look()
         assert ("a-1", "released") not in played.told
+
+
+async def test_a_grant_that_is_stated_again_and_refused_is_released_when_that_ends_too(
+    world: World,
+) -> None:
+    """Its devices are free for others meanwhile; its source hears of its end when it has one."""
+    played = Played()
+    played.grants = [A, B]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        played.users = ["pod x/y"]
+        play(played, B)
+        await until_so(agent, lambda: pending(agent) == ["a-1"])
+        play(played, B, grant("a-1", "radio1"))
+        await until_so(agent, lambda: ("a-1", "overlap") in played.told)
+        played.users = []
+        play(played, B, grant("a-1", "radio1"), grant("c-1", "radio0"))
+
+        await until_so(agent, lambda: offered(agent) == {"radio0": "c-1", "radio1": "b-1"})
+        await agent.policies.releases.look()
+        assert ("a-1", "released") not in played.told
+
+        play(played, B, grant("c-1", "radio0"))
+
+        await until_so(agent, lambda: ("a-1", "released") in played.told)
+        await until_so(agent, lambda: not agent.policies.granting.book.releases)
+
+
+async def test_what_is_in_doubt_after_a_loss_is_known_as_soon_as_anybody_looks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at releases between two offers must not find that nothing is in doubt."""
+    played = Played()
+    played.grants, played.users = [A], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+    spoil(world)
+    doubted: list[tuple[str, ...]] = []
+    keys = Lost.keys
+
+    async def seen(lost: Lost, *args: Any, **more: Any) -> Any:
+        found = await keys(lost, *args, **more)
+        release = lost.release()
+        doubted.extend([release.release().names] if release else [])
+        return found
+
+    monkeypatch.setattr(Lost, "keys", seen)
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: bool(doubted))
+        assert set(doubted) == {("radio1",)}
 
 
 async def test_a_drained_nodes_devices_have_not_left_an_offer_that_shows_them_under_a_grant(

@@ -109,16 +109,16 @@ class Lost:
         if not self.lost:
             return frozenset()
         await anyio.to_thread.run_sync(self._recall)
-        granted = {one.key for one, _ in in_force(book)}
-        self._waiting = tuple(
-            one for one in devices if one.key not in granted and self._is_in_doubt(one, stated)
-        )
         answering = {source for source, one in stated.items() if one.grants is not None}
         fresh = answering - self._live
         if fresh and self._settled(book, fresh, stated):
             self._live |= fresh
         if self._live - self._kept:
             await anyio.to_thread.run_sync(self._keep_live)
+        granted = {one.key for one, _ in in_force(book)}
+        self._waiting = tuple(
+            one for one in devices if one.key not in granted and self._is_in_doubt(one, stated)
+        )
         return frozenset(one.key for one in self._waiting)
 
     def _settled(self, book: Book, fresh: set[str], stated: Mapping[str, Stated]) -> bool:

@@ -259,14 +259,17 @@ class Releases:
     async def _tell_over(self, known: KnownRelease) -> None:
         """Tell the source that a release is over; it is forgotten once that is heard.
 
-        Not where the source states the grant again by now: that is about to end the release. Nor
-        while devices are in use that were taken out of the grant before it ended: it has them all
-        back, or it has not.
+        Not where the source states the grant again by now: that is about to end the release, or
+        the grant is refused, and its end is told when it has one. Nor while devices are in use that
+        were taken out of the grant before it ended: it has them all back, or it has not.
         """
-        releases = self._granting.book.releases
-        if not self._granting.settled or known not in releases:
+        book = self._granting.book
+        if not self._granting.settled or known not in book.releases:
             return
-        if known.report and any(one.key == known.key and not one.over for one in releases):
+        if known.report and known.key in {grant.key for grant in book.grants}:
+            await self._free(known)
+            return
+        if known.report and any(one.key == known.key and not one.over for one in book.releases):
             return
         release = known.release(left=self._left.get(known.id, 0.0))
         if known.report:
@@ -287,6 +290,13 @@ class Releases:
                 _log.info("release not reported id=%s why=%r", known.id, str(error))
                 return
         await self._forget(known)
+
+    async def _free(self, known: KnownRelease) -> None:
+        """Let others have the devices of a release whose source is not told of it yet."""
+        if known.devices:
+            await self._ledger.write(lambda db: keep_release(db, replace(known, devices=())))
+            await self._granting.refresh()
+            self._touch()
 
     async def _forget(self, known: KnownRelease) -> None:
         await self._ledger.write(lambda db: forget_release(db, known.id))
