@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from hardpoint import Evidence, Grant, GrantedDevice, hookimpl
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
+from hardpoint._core.grantrows import forget_grant, forget_release
 from hardpoint._core.stating import MOST_DEVICES
 
 from .conftest import World
@@ -224,3 +228,93 @@ async def test_evidence_that_cannot_say_what_it_is_about_is_asked_about_everythi
         await until_so(agent, lambda: bool(agent.policies.releases.users))
 
         assert list(agent.policies.releases.users.values()) == [("pod x/y",)]
+
+
+async def test_a_source_that_hangs_at_the_start_holds_up_nothing_that_it_does_not_govern(
+    world: World,
+) -> None:
+    let = threading.Event()
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+
+    class Hangs(source(played)):  # type: ignore[misc]
+        @hookimpl
+        def grant_devices(self) -> tuple[Grant, ...]:
+            let.wait(15)
+            return played.state()
+
+    plugins = (
+        Plugin("driver", "remotes", loaded=_Remotes),
+        Plugin("policy", "hangs", loaded=Hangs),
+    )
+    async with world.agent(*plugins) as agent:
+        assert not let.is_set()
+        assert offered(agent) == {"remote0": ""}
+        assert "has not said yet" in why(agent, "radio0")
+        assert not agent.policies.granting.known
+
+        let.set()
+
+        await until_so(agent, lambda: offered(agent) == {"remote0": "", "radio0": "a-1"})
+
+
+@pytest.mark.parametrize("what", ["releases", "grants"])
+async def test_a_device_of_a_row_that_nobody_can_read_is_granted_to_nobody_else_and_that_is_said(
+    world: World, what: str
+) -> None:
+    """The ledger itself would refuse a claim on it: what is in force must not be told of it."""
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        if what == "releases":
+            play(played, grant("b-1", "radio1"))
+            await until_so(agent, lambda: bool(agent.releases()))
+    with closing(sqlite3.connect(world.paths.state / "ledger.db", isolation_level=None)) as db:
+        db.execute(f"UPDATE {what} SET grant_json = '{{' WHERE allocation = 'a-1'")
+    played.users, played.grants = [], [grant("b-1", "radio1"), grant("c-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: ("c-1", "overlap") in played.told)
+        await until_so(agent, lambda: bool(agent.conditions()))
+
+        assert agent.conditions()[0].reason == "LedgerUnreadable"
+        assert "hardpoint release" in agent.conditions()[0].message
+        assert "hardpoint release" in why(agent, "radio0")
+        assert offered(agent) == {"radio1": "b-1"}
+
+        await agent._ledger.write(lambda db: _forget(db, what))
+        played.hint()
+        await until_so(agent, lambda: offered(agent) == {"radio0": "c-1", "radio1": "b-1"})
+        await until_so(agent, lambda: not agent.conditions())
+
+
+async def test_a_grant_that_nobody_can_read_is_written_anew_when_its_source_states_it(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        await agent._ledger.write(lambda db: db.execute("UPDATE grants SET grant_json = '{'"))
+        played.hint()
+
+        await until_so(agent, lambda: not agent.policies.granting.book.unreadable)
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        assert not agent.releases()
+
+
+def _forget(db: sqlite3.Connection, what: str) -> None:
+    """Do what ``hardpoint release --force`` does."""
+    if what == "grants":
+        forget_grant(db, ("policy/source", "a-1"))
+    for row in db.execute("SELECT id FROM releases WHERE allocation = 'a-1'").fetchall():
+        forget_release(db, row["id"])
+
+
+async def test_a_grant_that_names_one_device_twice_is_refused(world: World) -> None:
+    """It asks for two, and would be half honoured."""
+    played = Played()
+    played.grants = [grant("a-1", "radio0", "radio0"), grant("b-1", "radio1")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: ("a-1", "unknown-device") in played.told)
+        assert offered(agent) == {"radio1": "b-1"}

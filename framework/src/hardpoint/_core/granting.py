@@ -14,20 +14,23 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 
 from hardpoint._core.conditions import Conditions
+from hardpoint._core.grantlaid import Words, laid_over
 from hardpoint._core.grantplan import Plan, Scene, Stated, entry_means, in_force, plan
 from hardpoint._core.grantrows import (
+    INDEX,
     READ,
     Book,
     DeviceKey,
     KnownGrant,
     Meant,
+    blocking,
     book_of,
     forget_grant,
     forget_release,
@@ -42,18 +45,19 @@ from hardpoint._core.relay import Relay
 from hardpoint._core.stating import checked, governed_by
 from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
-from hardpoint.model import Offered, Withheld
+from hardpoint.model import Offered
 
 _log = logging.getLogger("hardpoint.grants")
 
 HOOK = "grant_devices"
 EVERY = 5.0
+FIRST = 1.0
+"""Seconds that the first offer waits for sources."""
 CONFIRM_AFTER = 10.0
 """Seconds after which it is believed that all of a source's grants are gone."""
-NOT_GRANTED, RELEASING, WITHDRAWN = "not-granted", "releasing", "withdrawn"
-"""Rules of what is withheld here."""
 UNREADABLE = "GrantsUnreadable"
 _PASSES = 4
+_LONGEST_ROW = 200
 
 
 @dataclass(slots=True)
@@ -182,7 +186,7 @@ class Granting:
         if answer is not None and answer.empty_since is not None:
             why = f"device {offered.name}: its grant may have ended, which is being looked at"
             raise HoldFailed(why, reason="try-again")
-        if known is not None and _still(*known, self._stated()):
+        if known is not None and Words(self._stated()).name(*known):
             return
         self._touch()
         raise HoldDenied(
@@ -209,8 +213,27 @@ class Granting:
             for source, answer in self._answers.items()
             if answer.why and answer.empty_since is None
         ]
-        message = "what is granted cannot be read, what is known stands: " + "; ".join(unreadable)
-        self._conditions.set(UNREADABLE, "SourceUnreadable", message if unreadable else "")
+        self._say(unreadable)
+
+    def _say(self, unreadable: Sequence[str]) -> None:
+        """Say which sources cannot be read, and which rows of the ledger: nobody is reaped then."""
+        if unreadable:
+            message = "what is granted cannot be read, what is known stands: "
+            self._conditions.set(UNREADABLE, "SourceUnreadable", message + "; ".join(unreadable))
+            return
+        rows = "; ".join(row[:_LONGEST_ROW] for row in self.book.unreadable[:3])
+        message = (
+            "what is written down of a grant or a release cannot be read, so its devices are "
+            f"withheld and nobody is reaped; see `hardpoint release`: {rows}"
+        )
+        self._conditions.set(UNREADABLE, "LedgerUnreadable", message if rows else "")
+
+    async def _ask_first(self) -> None:
+        """Ask, and do not wait long: what no source governs does not depend on it."""
+        with anyio.move_on_after(FIRST) as waiting:
+            await self.ask()
+        if waiting.cancelled_caught:
+            self.hint()
 
     async def _ask(self, source: str) -> None:
         answer = self._answers[source]
@@ -276,7 +299,8 @@ class Granting:
 
     async def read(self) -> Book:
         """Read what is written down. Raises ``LedgerError``."""
-        return book_of(await self._ledger.query(READ))
+        book = book_of(await self._ledger.query(READ))
+        return blocking(book, await self._ledger.query(INDEX)) if book.unreadable else book
 
     async def refresh(self) -> None:
         """Read again what was written by somebody else. Raises ``LedgerError``."""
@@ -297,7 +321,7 @@ class Granting:
         same.
         """
         if not self._ended:
-            await self.ask()
+            await self._ask_first()
         stated = self._stated()
         devices = [
             Meant(one.domain.dra_driver, one.device)
@@ -370,59 +394,6 @@ def _say(made: Plan) -> None:
     for release in made.begin:
         names = ",".join(one.device.name for one in release.devices)
         _log.info("release allocation=%s devices=%s", release.grant.allocation, names)
-
-
-# -- laying over ----------------------------------------------------------------------------------
-
-
-def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool) -> Built:
-    """Return an offer in the making with grants: what no source governs is granted."""
-    granted = {one.key: known for one, known in in_force(book) if _still(one, known, stated)}
-    pending = {key: release for release in book.releases for key in release.keys}
-    devices: list[Offered] = []
-    withheld: list[Withheld] = []
-
-    def keep_back(one: Offered, rule: str, why: str) -> None:
-        withheld.append(Withheld(one.name, rule, why, one.device.driver))
-
-    for one in built.devices:
-        key = DeviceKey(one.domain.dra_driver, one.name)
-        governed = [s for s in stated.values() if s.governs(one.device.kind)]
-        known, release = granted.get(key), pending.get(key)
-        if book.withdrawn:
-            keep_back(one, WITHDRAWN, f"nothing is offered on this node: {book.withdrawn}")
-        elif release is not None:
-            word = release.grant.allocation or release.grant.source
-            why = "is over, and its source has not heard of it yet"
-            if not release.over:
-                why = "has ended, and it is not certain yet that nobody uses the device"
-            keep_back(one, RELEASING, f"allocation {word} {why}")
-        elif not governed:
-            devices.append(one)
-        elif known is not None:
-            devices.append(replace(one, allocation=known.grant.allocation))
-        else:
-            keep_back(one, NOT_GRANTED, _why_not(governed, lost))
-    return replace(built, devices=tuple(devices), withheld=(*built.withheld, *withheld))
-
-
-def _still(device: Meant, known: KnownGrant, stated: Mapping[str, Stated]) -> bool:
-    """Say whether a device is granted still: what ended is withdrawn before that is on disk."""
-    one = stated.get(known.grant.source)
-    if one is None:
-        return False
-    if one.grants is None:
-        return True
-    mine = (grant for grant in one.grants if grant.allocation == known.grant.allocation)
-    return any(entry_means(entry, device) for grant in mine for entry in grant.devices)
-
-
-def _why_not(governed: Sequence[Stated], lost: bool) -> str:
-    names = ", ".join(one.source.partition("/")[2] for one in governed)
-    if all(one.grants is None for one in governed):
-        return f"{names} has not said yet what is granted"
-    more = "; a release that could not be read may not be over" if lost else ""
-    return f"no grant of {names} that is in force names it{more}"
 
 
 __all__ = ["Granting", "laid_over"]

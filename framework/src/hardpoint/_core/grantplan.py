@@ -78,6 +78,11 @@ class _Planner:
         self._scene, self._plan = scene, Plan()
         self._known = {known.key: known for known in scene.book.grants}
         self._in_force: dict[DeviceKey, tuple[tuple[str, str], Meant]] = {}
+        self._stated = {
+            (source, grant.allocation)
+            for source, one in scene.stated.items()
+            for grant in one.grants or ()
+        }
         self._takers: defaultdict[str, list[tuple[Part, DeviceKey]]] = defaultdict(list)
         for known in scene.book.grants:
             self._take(known)
@@ -108,7 +113,7 @@ class _Planner:
             return False
         if stated.grants is None:
             return True
-        return any(one.allocation == known.grant.allocation for one in stated.grants)
+        return known.key in self._stated
 
     def _end(self, known: KnownGrant) -> None:
         self._plan.forget.append(known.key)
@@ -197,23 +202,32 @@ class _Planner:
             return (), GrantOutcome(Outcome.UNSUPPORTED, grant.unsupported)
         if not grant.devices:
             return (), GrantOutcome(Outcome.UNKNOWN_DEVICE, "it names no device")
-        found: dict[DeviceKey, Meant] = {}
-        for entry in grant.devices:
-            one = self._find(entry, grant)
-            if one is None:
-                if not self._scene.complete:
-                    return (), None
-                reason = (
-                    f"no device of the kinds that {grant.source} governs is called {entry.name}"
-                    + (" or has its uuid" if entry.uuid else "")
-                )
-                return (), GrantOutcome(Outcome.UNKNOWN_DEVICE, reason)
-            found[one.key] = one
-        for one in found.values():
+        found = self._named(grant)
+        if not isinstance(found, list):
+            return (), found
+        for one in found:
             why = self._taken(one, grant)
             if why:
                 return (), GrantOutcome(Outcome.OVERLAP, why)
-        return tuple(found.values()), _IN_FORCE
+        return tuple(found), _IN_FORCE
+
+    def _named(self, grant: Grant) -> list[Meant] | GrantOutcome | None:
+        """Return the device of each entry, or why there is none for one; None while open."""
+        found: list[Meant] = []
+        for entry in grant.devices:
+            one = self._find(entry, grant)
+            if one is None:
+                return self._unknown(entry, grant) if self._scene.complete else None
+            found.append(one)
+        if len({one.key for one in found}) < len(found):
+            return GrantOutcome(Outcome.UNKNOWN_DEVICE, "two of its names mean one device")
+        return found
+
+    def _unknown(self, entry: GrantedDevice, grant: Grant) -> GrantOutcome:
+        reason = f"no device of the kinds that {grant.source} governs is called {entry.name}" + (
+            " or has its uuid" if entry.uuid else ""
+        )
+        return GrantOutcome(Outcome.UNKNOWN_DEVICE, reason)
 
     def _find(self, entry: GrantedDevice, grant: Grant) -> Meant | None:
         """Return the device that an entry means: by name, then by UUID; never by guessing."""
@@ -243,6 +257,11 @@ class _Planner:
             return (
                 f"device {one.device.name} may still be in use after a release that could not be "
                 "read"
+            )
+        if self._scene.book.blocked.get(one.key, mine) != mine:
+            return (
+                f"what is written down of the last grant of device {one.device.name} cannot be "
+                "read; see `hardpoint release`"
             )
         return self._releasing(one, mine) or self._contended(one, mine)
 

@@ -9,8 +9,8 @@ claim that was admitted a moment ago takes a device whose release has begun.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hardpoint._core.codec import dump, load
 from hardpoint._core.records import Want
@@ -106,6 +106,9 @@ class Book:
     withdrawn: str = ""
     unreadable: tuple[str, ...] = ()
     """Rows that cannot be read, for people: what they were about is not known."""
+    blocked: Mapping[DeviceKey, tuple[str, str]] = field(default_factory=dict, compare=False)
+    """Devices that such rows are about, by the index that is kept beside them; each with source and
+    allocation of its grant, or two empty words for a release."""
 
 
 READ = (
@@ -133,6 +136,25 @@ def book_of(rows: Iterable[sqlite3.Row]) -> Book:
         except (BadValue, ValueError, TypeError) as error:
             unreadable.append(f"{row['what']} {row['id']}: {error}")
     return Book(tuple(grants), tuple(releases), withdrawn, tuple(unreadable))
+
+
+INDEX = (
+    "SELECT source, allocation, '' AS id, dra_driver, device FROM granted UNION ALL "
+    "SELECT '', '', id, dra_driver, device FROM releasing"
+)
+
+
+def blocking(book: Book, rows: Iterable[sqlite3.Row]) -> Book:
+    """Return a book with the devices of its unreadable rows; ``INDEX`` found ``rows``."""
+    read = {(*known.key, "") for known in book.grants} | {("", "", r.id) for r in book.releases}
+    return replace(
+        book,
+        blocked={
+            DeviceKey(row["dra_driver"], row["device"]): (row["source"], row["allocation"])
+            for row in rows
+            if (row["source"], row["allocation"], row["id"]) not in read
+        },
+    )
 
 
 def _grant(row: sqlite3.Row) -> KnownGrant:

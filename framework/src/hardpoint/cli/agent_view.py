@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hardpoint._core.granting import NOT_GRANTED, RELEASING, WITHDRAWN
+from hardpoint._core.grantlaid import NOT_GRANTED, RELEASING, WITHDRAWN
 from hardpoint._core.inventory import QUARANTINED
 from hardpoint._core.levers import read_book
 from hardpoint._core.offline import Look, start_plugins
