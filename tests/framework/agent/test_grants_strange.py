@@ -9,9 +9,12 @@ import time
 from contextlib import closing
 from typing import Any
 
+import anyio
+import msgspec
 import pytest
 
-from hardpoint import Evidence, Grant, GrantedDevice, hookimpl
+from hardpoint import Evidence, Grant, GrantedDevice, NodeCondition, Release, hookimpl
+from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.grantrows import forget_grant, forget_release
@@ -318,3 +321,55 @@ async def test_a_grant_that_names_one_device_twice_is_refused(world: World) -> N
     async with granting(world, played) as agent:
         await until_so(agent, lambda: ("a-1", "unknown-device") in played.told)
         assert offered(agent) == {"radio1": "b-1"}
+
+
+async def test_one_release_is_looked_at_while_another_takes_long(world: World) -> None:
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1"), grant("z-1", "remote0")]
+    asked: set[str] = set()
+    both = anyio.Event()
+
+    class Waits:
+        def __init__(self, node: object, settings: object) -> None: ...
+
+        @hookimpl
+        async def find_users(self, release: Release) -> Evidence:
+            began = time.monotonic()
+            asked.add(release.allocation)
+            if len(asked) == 2:
+                both.set()
+            await both.wait()
+            return Evidence.none(began)
+
+    plugins = (
+        Plugin("driver", "remotes", loaded=_Remotes),
+        Plugin("policy", "source", loaded=source(played, "radio", "remote")),
+        Plugin("policy", "waits", loaded=Waits),
+    )
+    async with world.agent(*plugins) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 3)
+        play(played, grant("z-1", "remote0"))
+
+        await until_so(agent, lambda: {("a-1", "released"), ("b-1", "released")} <= {*played.told})
+
+
+async def test_what_policies_say_is_shown_as_text_and_only_so_much_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases_module, "STUCK_AFTER", 0.0)
+    played = Played()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+    played.users = ["\ud800\x00\n" + "x" * 10**7] * 1000
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: bool(agent.conditions()))
+        odd = NodeCondition(type="Odd\ud800", reason="\ud800", message="\ud800\n" + "x" * 10**7)
+        agent.raise_condition(odd)
+
+        shown = msgspec.json.encode(agent.policies.status())
+        assert len(shown) < 100_000
+        assert [one.type for one in agent.conditions()] == ["Odd?", "ReleaseStuck"]
+
+        agent.clear_condition(odd.type)
+        assert [one.type for one in agent.conditions()] == ["ReleaseStuck"]

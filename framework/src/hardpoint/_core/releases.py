@@ -37,7 +37,7 @@ from hardpoint._core.lost import SOURCE as LOST
 from hardpoint._core.lost import Lost
 from hardpoint._core.relay import Relay
 from hardpoint._core.rows import read_row
-from hardpoint._core.stating import is_not_applicable, kinds_of
+from hardpoint._core.stating import is_not_applicable, kinds_of, sentence
 from hardpoint.allocation import is_allocation
 from hardpoint.errors import HardpointError, LedgerError
 from hardpoint.grants import Evidence, Grant, Release
@@ -50,6 +50,8 @@ EVERY = 5.0
 STUCK_AFTER = 300.0
 """Seconds after which a release that is not over is a condition of the node."""
 STUCK = "ReleaseStuck"
+_MOST_USERS, _LONGEST = 64, 200
+"""Of what one source finds that is kept to be shown, and characters of each."""
 DRAIN = "drain"
 NOBODY_ASKED = "no source of evidence runs: name pod_resources, prepared_claims or another policy"
 
@@ -127,15 +129,35 @@ class Releases:
         """Do once what is to be done now. Raises ``LedgerError``."""
         async with self._looking:
             await self._see_operator()
-            for known in self._known():
-                if known.over:
-                    await self._tell_over(known)
-                elif await self._is_free(known):
-                    await self._end(known)
             for grant in self._granting.book.grants:
                 if not grant.told:
                     await self._tell(grant)
+            free = await self._all_free()
+            for known in self._known():
+                if known.over:
+                    await self._tell_over(known)
+                elif known in free:
+                    await self._end(known)
             self._say_stuck()
+
+    async def _all_free(self) -> list[KnownRelease]:
+        """Return which pending releases are over; asked at once, since one may take long."""
+        pending, free = [one for one in self._known() if not one.over], list[KnownRelease]()
+        failed: list[LedgerError] = []
+
+        async def ask(known: KnownRelease) -> None:
+            try:
+                if await self._is_free(known):
+                    free.append(known)
+            except LedgerError as error:
+                failed.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for known in pending:
+                tasks.start_soon(ask, known)
+        if failed:
+            raise failed[0]
+        return free
 
     async def _see_operator(self) -> None:
         """Take up what an operator has ended; where no source is asked, nobody else looks."""
@@ -233,9 +255,9 @@ class Releases:
         except HardpointError as error:
             return (f"{name} cannot say: {error}",)
         if found.why:
-            return (f"{name} cannot say: {found.why}",)
+            return (f"{name} cannot say: {sentence(found.why)}",)
         if found.users:
-            return tuple(str(user) for user in found.users)
+            return tuple(sentence(user, _LONGEST) or name for user in found.users[:_MOST_USERS])
         if found.began < release.left:
             return (f"{name} looked before the devices had left the offer",)
         if not found.began <= self._ticks():

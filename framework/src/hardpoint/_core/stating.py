@@ -72,7 +72,7 @@ def is_not_applicable(instance: object) -> bool:
 def checked(source: str, found: Iterable[Grant]) -> tuple[Grant, ...]:
     """Return what a source stated, as its own. Raises ``HardpointError`` for what is no answer."""
     grants = tuple(
-        replace(one, source=source, unsupported=_sentence(one.unsupported)) for one in found
+        replace(one, source=source, unsupported=sentence(one.unsupported)) for one in found
     )
     seen: set[str] = set()
     for one in grants:
@@ -116,5 +116,6 @@ def _check_text(allocation: str, what: str, text: str) -> None:
         )
 
 
-def _sentence(text: str) -> str:
-    return printable(text[:_LONGEST_REASON].encode("utf-8", "replace").decode())
+def sentence(text: str, longest: int = _LONGEST_REASON) -> str:
+    """Return what a stranger says as text that every log, file and API takes."""
+    return printable(text[:longest].encode("utf-8", "replace").decode())
