@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -58,6 +59,7 @@ class GrantRun(DurableRun):
 
     def run(self, site: Site, work: Callable[[], Awaitable[None]]) -> None:
         hurry()
+        logging.getLogger("hardpoint").addHandler(logging.FileHandler(site.root / "log"))
 
         async def live() -> None:
             async with site.running():

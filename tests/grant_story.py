@@ -7,7 +7,6 @@ by that, and note what is wrong the moment that it is said to them.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -241,7 +240,6 @@ class Site:
 
     def __init__(self, root: Path) -> None:
         self.root, self.played = root, Played(root)
-        logging.getLogger("hardpoint").addHandler(logging.FileHandler(root / "log"))
         self.paths = PathSettings(state=root / "state", cdi=root / "cdi", kubelet=root / "kubelet")
         self.agent: HardpointAgent
         self.on_trouble: Callable[[], None] = lambda: mended(root)
