@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from pod_processes import SYSTEMD, UID, Procfs, Terminal, process, terminal
 
@@ -15,7 +17,7 @@ from hardpoint.grants import Evidence, Release
 from hardpoint.kube import PODS, Json, Kube
 from hardpoint.model import Device, DeviceNode
 from hardpoint.node import Node
-from hardpoint.policies._processes import pod_of
+from hardpoint.policies._processes import Found, pod_of
 from hardpoint.policies.kubepods_processes import KubepodsProcesses, KubepodsProcessesSettings
 from hardpoint.testing import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -270,6 +272,32 @@ def test_a_container_without_the_hosts_processes_cannot_be_asked(
     nothing = Procfs(tmp_path / "empty")
     (nothing.root / "2/comm").unlink()
     assert "hostPID" in _policy(nothing, tmp_path).not_applicable
+
+
+async def test_where_processes_of_pods_are_not_seen_it_is_not_said_that_none_uses_it(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    proc.comm("2", "bash")
+    found = await look(proc, tmp_path, device.node)
+    assert "hostPID" in found.why
+
+
+async def test_a_look_that_hangs_is_given_up_with_its_time(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    policy = _policy(proc, tmp_path)
+    over, waited = threading.Event(), list[bool]()
+
+    def hangs(released: Release) -> tuple[Found, ...]:
+        waited.append(over.wait(5))
+        return ()
+
+    policy._look = hangs  # type: ignore[method-assign, assignment]
+    with anyio.move_on_after(0.05) as scope:
+        await policy.find_users(release(device.node), FakeAgent(tmp_path, node=policy.node))
+    still = not waited
+    over.set()
+    assert (scope.cancelled_caught, still) == (True, True)
 
 
 async def test_a_procfs_that_cannot_be_listed_is_an_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from reaper_world import DOMAIN, HOUR, NODE, ReaperWorld, gpu, reaping
 from tutorial import ROOT
 
+from hardpoint.agent import Agent
 from hardpoint.allocation import Allocation
 from hardpoint.errors import CallFailed, KubeUnreachable
 from hardpoint.grants import HoldingPod, Reaped, ReapResult, Release
@@ -142,7 +144,7 @@ async def test_the_pod_is_told_why(scene: Scene) -> None:
     await scene.reap()
     (event,) = scene.world.server.items("events")
     assert event["involvedObject"]["uid"] == uid
-    assert (event["reason"], event["type"]) == ("DeviceRevoked", "Warning")
+    assert (event["reason"], event["type"], event["count"]) == ("DeviceRevoked", "Warning", 1)
     assert event["message"] == (
         "deleted: it has gpu0 of allocation a1, which it must not have any more"
     )
@@ -255,6 +257,10 @@ async def test_a_pod_younger_than_the_release_lives(scene: Scene, uids: bool) ->
     ("created", "started", "deleted"),
     [
         (-10, -9, True),
+        (0, 30, True),  # in the very second
+        (600, 0, True),
+        (-10, 60, True),
+        (-10, 61, False),
         (-10, 30, True),  # it was given its devices, and its start was told a little later
         (-10, 3600, False),  # so long after it, it was given nothing
         (600, -10, True),  # the API server's clock is ahead: it had started before
@@ -282,6 +288,16 @@ async def test_one_that_its_kubelet_has_not_started_holds_nothing_yet(scene: Sce
     scene.world.api_pod("train", status={"phase": "Pending", "startTime": None})
     assert (await scene.reap()).what is Reaped.LATER
     assert scene.deletes() == []
+
+
+async def test_one_whose_init_containers_run_holds_what_it_was_given(scene: Scene) -> None:
+    scene.world.api_pod("train", started=scene.since + 30, status={"phase": "Pending"})
+    assert (await scene.reap()).what is Reaped.DELETED
+
+
+async def test_one_that_runs_holds_it_though_its_start_is_not_told(scene: Scene) -> None:
+    scene.world.api_pod("train", status={"startTime": None})
+    assert (await scene.reap()).what is Reaped.DELETED
 
 
 @pytest.mark.parametrize("at", ["yesterday", "2026-01-01T00:00:00", ""])
@@ -465,6 +481,7 @@ async def test_a_resource_with_another_prefix_is_ours_if_it_is_held(scene: Scene
     "changes",
     [
         {"owners": []},  # nobody makes another: it is somebody's to look at
+        {"owners": None},
         {"age": 5},
         {"status": {"reason": "OutOfcpu"}},
         {"status": {"phase": "Succeeded"}},
@@ -483,6 +500,29 @@ async def test_other_failures_are_left_to_be_looked_at(
     assert scene.deletes() == []
 
 
+async def test_one_of_an_age_that_cannot_be_read_is_left_and_costs_no_other(scene: Scene) -> None:
+    refused(scene, "odd")
+    refused(scene, "train")
+    scene.world.server.edit("pods", "odd", "ns").change(
+        lambda pod: pod["metadata"].update(creationTimestamp="yesterday")
+    )
+    scene.policy(clean_failed_admission=True)
+    await scene.reaper.clean(scene.agent)
+    assert list(scene.world.pods_there()) == ["odd"]
+
+
+@pytest.mark.parametrize("status", [404, 409], ids=["is gone", "is another"])
+async def test_what_is_not_the_pod_that_was_listed_any_more_is_not_said_to_be_deleted(
+    scene: Scene, status: int
+) -> None:
+    refused(scene, "train")
+    refused(scene, "untrain")
+    scene.policy(clean_failed_admission=True)
+    scene.world.server.trouble(method="DELETE", status=status, times=1)
+    await scene.reaper.clean(scene.agent)
+    assert [event.facts["pod"] for event in scene.agent.events] == ["ns/untrain"]
+
+
 async def test_what_somebody_deletes_already_is_left_to_them(scene: Scene) -> None:
     refused(scene, "train", finalizers=["batch.kubernetes.io/job-tracking"])
     scene.policy(clean_failed_admission=True)
@@ -498,6 +538,7 @@ async def test_cleaning_up_is_as_fast_as_reaping_and_no_faster(scene: Scene) -> 
     await scene.reaper.clean(scene.agent)
     await scene.reaper.clean(scene.agent)
     assert len(scene.world.pods_there()) == 1
+    assert len(scene.agent.events) == 3, "the next look is for the rest"
 
 
 async def test_cleaning_up_in_a_dry_run_says_it_once(scene: Scene) -> None:
@@ -523,13 +564,48 @@ async def test_cleaning_up_goes_on_after_a_failure(scene: Scene) -> None:
     assert scene.world.pods_there() == {}
 
 
+async def test_a_failure_to_clean_up_is_a_fault_until_it_succeeds(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again soon, and each minute else."""
+    policy = scene.policy(clean_failed_admission=True)
+    answers = iter([False, False, True, False, True])
+    slept: list[tuple[float, int]] = []
+    done = anyio.Event()
+
+    async def clean(agent: Agent) -> None:
+        if not next(answers):
+            raise KubeUnreachable("the API server is away")
+
+    async def sleep(seconds: float) -> None:
+        slept.append((seconds, len(scene.agent.faults)))
+        if len(slept) == 5:
+            done.set()
+            await anyio.sleep_forever()
+
+    policy.clean = clean  # type: ignore[method-assign]
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    monkeypatch.setattr(random, "uniform", lambda least, most: 1.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(policy.serve_policy, scene.agent)
+        with anyio.fail_after(5):
+            await done.wait()
+        tasks.cancel_scope.cancel()
+    assert slept == [(1.0, 1), (2.0, 1), (60.0, 0), (1.0, 1), (60.0, 0)]
+
+
 async def test_nothing_is_cleaned_up_unless_that_is_set(scene: Scene) -> None:
-    refused(scene, "train")
+    asked: list[Agent] = []
+
+    async def clean(agent: Agent) -> None:
+        asked.append(agent)
+
+    scene.reaper.clean = clean  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(scene.reaper.serve_policy, scene.agent)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert scene.world.server.requests == []
+    assert asked == []
 
 
 async def test_the_other_of_two_agents_cleans_nothing_up(scene: Scene, tmp_path: Any) -> None:

@@ -13,10 +13,16 @@ from release_world import GPU, allocated, claimed, grant, offered, release
 from hardpoint.allocation import device_id
 from hardpoint.grants import Evidence, NodeCondition, Release, published_name
 from hardpoint.kubelet import podresources_v1_pb2 as pb
+from hardpoint.kubelet.podsource import Checkpoint
 from hardpoint.kubelet.services import Status
 from hardpoint.model import Hold
 from hardpoint.node import Node
-from hardpoint.policies.pod_resources import PodResourcesSettings, PodResourcesUsers
+from hardpoint.policies._uses import Uses
+from hardpoint.policies.pod_resources import (
+    PodResourcesSettings,
+    PodResourcesUsers,
+    _written_down,
+)
 from hardpoint.testing import Container, FakeAgent, FakeKubelet, Pod
 
 LONG = "pci-" + "0123456789-" * 5
@@ -248,6 +254,25 @@ async def test_what_the_checkpoint_keeps_of_a_pod_that_is_gone_is_nobodys(
     assert (found.users, found.why) == ((), "")
 
 
+async def test_an_id_that_the_checkpoint_keeps_of_another_device_is_no_use(
+    loading: Pod, agent: FakeAgent
+) -> None:
+    (agent.paths.kubelet / "pods" / loading.identity).mkdir(parents=True)
+    assert (await ask(agent, release("gpu1", allocation="a2"))).users == ()
+
+
+@pytest.mark.parametrize(("believed", "named"), [(True, 1), (False, 0)])
+def test_whether_a_pod_without_a_uid_lives_no_directory_says(believed: bool, named: int) -> None:
+    """A checkpoint of another version may not say which pod has an id."""
+    written = Checkpoint(pods=frozenset({(GPU, "gpu0@a1", "")}))
+    uses = Uses(release=release("gpu0"), offered=(), ended=True)
+
+    users = list(_written_down(uses, [], written, frozenset({"uid-7"}), believed))
+
+    assert len(users) == named
+    assert all("of unknown UID" in user for user in users)
+
+
 async def test_a_checkpoint_that_cannot_be_read_is_no_proof(
     kubelet: FakeKubelet, agent: FakeAgent
 ) -> None:
@@ -387,6 +412,21 @@ async def test_a_silent_kubelet_is_a_condition_of_the_node_while_something_is_gr
     assert "INTERNAL" in agent.raised["PodResourcesUnavailable"].message
 
     kubelet.answer_pods(None)
+    await served._look(agent)
+    assert not agent.raised
+
+
+async def test_a_silent_kubelet_is_a_condition_while_a_release_waits_for_it_and_no_longer(
+    kubelet: FakeKubelet, agent: FakeAgent
+) -> None:
+    served = policy(agent)
+    await served._look(agent)
+    agent.set_state(releasing=[release("gpu0")])
+    kubelet.answer_pods(_fail)
+    await served._look(agent)
+    assert "PodResourcesUnavailable" in agent.raised
+
+    agent.set_state(releasing=[])
     await served._look(agent)
     assert not agent.raised
 

@@ -49,7 +49,9 @@ class KubepodsProcesses:
     async def find_users(self, release: Release, agent: Agent) -> Evidence:
         """Look at every process of every pod; only at nodes that no live grant shares."""
         began = time.monotonic()
-        if not release.nodes or self.not_applicable:
+        if self.not_applicable:
+            return Evidence.unknown(self.not_applicable)
+        if not release.nodes:
             return Evidence.none(began)
         found = await anyio.to_thread.run_sync(self._look, release, abandon_on_cancel=True)
         if not found:

@@ -22,8 +22,7 @@ class PreparedClaims:
     could not be undone.
     """
 
-    def __init__(self, node: Node, settings: None) -> None:
-        self.node = node
+    def __init__(self, node: Node, settings: None) -> None: ...
 
     @hookimpl
     def find_users(self, release: Release, holds: tuple[Hold, ...]) -> Evidence:
