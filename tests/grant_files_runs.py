@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from grant_runs import GrantRun
-from grant_story import MAJOR, MINORS, Played, Site, Truth
+from grant_story import Site
+from grant_truth import MAJOR, MINORS, Played, Truth
 
 from hardpoint._core.discovery import Plugin
 from hardpoint.policies.cdi_grants import CdiGrants

@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from grant_story import FASTER, MINORS, Site, claim_of
+from grant_story import FASTER, Site, claim_of
+from grant_truth import MINORS
 
 from hardpoint._core.agent import HardpointAgent
 from hardpoint.errors import HardpointError
