@@ -15,7 +15,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint.allocation import Assignment
 from hardpoint.errors import HoldDenied, HoldFailed
 from hardpoint.grants import Grant
-from hardpoint.model import DeviceNode
+from hardpoint.model import DeviceNode, Part
 
 from .conftest import World, claim, reading
 from .grant_world import Played, grant, granting, under, until_so, why
@@ -575,3 +575,53 @@ async def test_a_grant_that_lost_its_devices_before_it_ended_is_over_when_they_a
         played.hint()
 
         await until_so(agent, lambda: ("a-1", "released") in played.told)
+
+
+class _WholeAndHalf:
+    """A device, and a part of it that is of another kind."""
+
+    def __init__(self, node: Node, settings: None) -> None: ...
+
+    @hookimpl
+    def publish_devices(self) -> list[Device]:
+        whole, shared = Part("pci:0000:0a:00.0", True), Part("pci:0000:0a:00.0", False)
+        return [
+            Device(name="whole0", kind="radio", parts=(whole,)),
+            Device(name="half0", kind="radio.half", parts=(shared, Part("radio:half0", True))),
+        ]
+
+
+async def test_what_wants_no_grant_is_kept_back_with_the_device_it_is_one_with(
+    world: World,
+) -> None:
+    """Who has the whole open still has the half of it too."""
+    played = Played()
+    played.grants, played.users = [grant("a-1", "whole0"), grant("b-1", "radio1")], ["pod x/y"]
+    driver = Plugin("driver", "halves", loaded=_WholeAndHalf)
+    async with granting(world, played, driver) as agent:
+        await until_so(agent, lambda: offered(agent).get("whole0") == "a-1")
+        assert offered(agent)["half0"] == ""
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: offered(agent) == {"radio1": "b-1"})
+        assert "allocation a-1 has ended" in why(agent, "half0")
+
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: offered(agent) == {"radio1": "b-1", "half0": ""})
+
+
+async def test_who_holds_a_part_without_a_grant_keeps_it_when_that_of_the_whole_ends(
+    world: World,
+) -> None:
+    played = Played()
+    played.grants, played.users = [grant("a-1", "whole0"), grant("b-1", "radio1")], ["pod x/y"]
+    driver = Plugin("driver", "halves", loaded=_WholeAndHalf)
+    async with granting(world, played, driver) as agent:
+        await until_so(agent, lambda: offered(agent).get("whole0") == "a-1")
+        held = claim("half0")
+        answer = await agent.prepare(held.key, reading(held))
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: "whole0" not in offered(agent))
+
+        assert offered(agent)["half0"] == ""
+        assert await agent.prepare(held.key, reading(held)) == answer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hardpoint._core.grantplan import Stated, entry_means, in_force
 from hardpoint._core.grantrows import Book, DeviceKey, KnownGrant, KnownRelease, Meant
 from hardpoint._core.inventory import Built
-from hardpoint.model import Offered, Withheld
+from hardpoint.model import Offered, Part, Withheld
 
 NOT_GRANTED, RELEASING, WITHDRAWN = "not-granted", "releasing", "withdrawn"
 """Rules of what is withheld here."""
@@ -44,12 +44,15 @@ def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool
     words = Words(stated)
     granted = {one.key: known for one, known in in_force(book) if words.name(one, known)}
     pending = {key: release for release in book.releases for key in release.keys}
+    parts = _parts_of(book)
     devices: list[Offered] = []
     withheld: list[Withheld] = []
     for one in built.devices:
         key = DeviceKey(one.domain.dra_driver, one.name)
         known, governed = granted.get(key), words.govern(one.device.kind)
         kept = _kept_back(book, pending.get(key)) or _unread(book, key, known)
+        if not kept and not governed and not one.held:
+            kept = _in_the_way(one, parts)
         if not kept and governed and known is None:
             kept = NOT_GRANTED, _why_not(governed, lost)
         if kept:
@@ -72,6 +75,30 @@ def _kept_back(book: Book, release: KnownRelease | None) -> tuple[str, str] | No
     if not release.over:
         why = "has ended, and it is not certain yet that nobody uses the device"
     return RELEASING, f"allocation {word} {why}"
+
+
+def _parts_of(book: Book) -> dict[str, list[tuple[Part, KnownRelease]]]:
+    """Return what is being released, by the names of its parts."""
+    found: dict[str, list[tuple[Part, KnownRelease]]] = {}
+    for release in book.releases:
+        for part in (part for one in release.devices for part in one.device.all_parts):
+            found.setdefault(part.name, []).append((part, release))
+    return found
+
+
+def _in_the_way(
+    offered: Offered, parts: Mapping[str, Sequence[tuple[Part, KnownRelease]]]
+) -> tuple[str, str] | None:
+    """Return why a device that wants no grant is kept back: it is one with what has not come back.
+
+    Of two devices with grants the plan sees to that.
+    """
+    for part in offered.device.all_parts:
+        for other, release in parts.get(part.name, ()):
+            if part.contends(other):
+                rule, why = _kept_back(Book(), release) or (RELEASING, "")
+                return rule, f"it is one with a device of which {why}"
+    return None
 
 
 def _unread(book: Book, key: DeviceKey, known: KnownGrant | None) -> tuple[str, str] | None:
