@@ -139,7 +139,7 @@ class Lost:
             facts = json.loads(self.path.read_bytes()[:_LONGEST])
             _write(self.path, {**facts, "live": sorted(self._live)})
             self._kept = set(self._live)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             _log.warning("marker not written path=%s", self.path)
 
     def release(self) -> KnownRelease | None:
