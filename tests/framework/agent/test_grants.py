@@ -625,3 +625,50 @@ async def test_who_holds_a_part_without_a_grant_keeps_it_when_that_of_the_whole_
 
         assert offered(agent)["half0"] == ""
         assert await agent.prepare(held.key, reading(held)) == answer
+
+
+class _SharedDriver:
+    """One device for many, whose driver cannot undo what it did."""
+
+    def __init__(self, node: Node, settings: None) -> None: ...
+
+    @hookimpl
+    def publish_devices(self) -> list[Device]:
+        node = DeviceNode(path="/dev/share0", major=240, minor=99)
+        return [Device(name="share0", kind="radio", shareable=True, nodes=(node,))]
+
+    @hookimpl
+    def unprepare_device(self) -> None:
+        raise OSError("it does not answer")
+
+
+async def test_a_device_in_quarantine_is_delivered_to_nobody_once_its_grant_has_ended(
+    world: World,
+) -> None:
+    """Another holder's container could start again on it: in quarantine alone that stays."""
+    played = Played()
+    played.grants, played.users = [grant("a-1", "share0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played, Plugin("driver", "shared", loaded=_SharedDriver)) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        stays, goes = under("a-1", "share0"), under("a-1", "share0")
+        await agent.prepare(stays.key, reading(stays))
+        await agent.prepare(goes.key, reading(goes))
+        for _ in range(2):
+            with pytest.raises(HoldFailed):
+                await agent.unprepare(goes.key)
+        await agent.unprepare(goes.key)
+        await until_so(agent, lambda: "share0" not in offered(agent))
+        (file,) = world.paths.cdi.glob(f"*{stays.key.uid}*")
+        await agent.prepare(stays.key, reading(stays))
+        assert "/dev/share0" in file.read_text()
+
+        played.grants = [grant("b-1", "radio1"), grant("c-1", "share0")]
+        with pytest.raises(HoldDenied):
+            await agent.prepare(stays.key, reading(stays))
+
+        await until_so(agent, lambda: "/dev/share0" not in file.read_text())
+        assert "a-1 has ended" in why(agent, "share0")
+        assert "it does not answer" in why(agent, "share0")
+        await until_so(agent, lambda: ("c-1", "unknown-device") in played.told)
+        (known,) = [g for g in agent.policies.granting.book.grants if g.grant.allocation == "c-1"]
+        assert known.outcome.reason.startswith("device share0 is withheld: ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from hardpoint import cdi
 from hardpoint._core.composing import Composer
 from hardpoint._core.ledger import Ledger, Want
 from hardpoint._core.ports import Granted, Hooks
-from hardpoint._core.records import Record, subject_of
+from hardpoint._core.records import subject_of
 from hardpoint.errors import HoldConflict, HoldDenied, TryAgain
 from hardpoint.grants import is_name_of
 from hardpoint.model import (
@@ -61,18 +61,6 @@ class Admission:
             want = await self._want(claim, allotment, found, wanted, twice=twice)
             admitted.append(Admitted(found, wanted, want))
         return tuple(admitted)
-
-    async def confirm(self, records: Iterable[Record], offer: Offer) -> None:
-        """Ask whether what is held is granted still. Raises ``HoldError``.
-
-        Who asks for it again may be somebody new, and the offer may be older than the grant's end.
-        """
-        found = (
-            offer.find(one.device.name, one.claim.dra_driver)
-            for one in records
-            if one.allotment.allocation
-        )
-        await self._granted.confirm([one for one in found if one is not None])
 
     async def _offered(self, claim: Claim, allotment: Allotment, offer: Offer) -> Offered:
         name = allotment.device

@@ -100,9 +100,8 @@ class Broker:
             report=report,
             granted=granted or NothingGoverned(),
         )
-        self._admission = Admission(
-            hooks, ledger, self._steps.composer, granted or NothingGoverned()
-        )
+        self._granted = granted or NothingGoverned()
+        self._admission = Admission(hooks, ledger, self._steps.composer, self._granted)
         self._upkeep = Upkeep(
             self._steps,
             turn=self._turn,
@@ -349,7 +348,7 @@ class Broker:
     ) -> Sequence[Result]:
         """Answer for a claim that is held already, and make its CDI file true again."""
         claim, offer = claim_of(records), self._offer()
-        await self._admission.confirm(records, offer)
+        await self._granted.confirm_held(records)  # who asks may be somebody new
         turn.check()
         renewals = [await self._steps.renew(record, claim, offer) for record in records]
         turn.check()

@@ -42,7 +42,7 @@ from hardpoint._core.ledger import Ledger
 from hardpoint._core.lost import Lost
 from hardpoint._core.records import Record
 from hardpoint._core.relay import Relay
-from hardpoint._core.stating import checked, governed_by
+from hardpoint._core.stating import checked, governed_by, sentence
 from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Offered
@@ -172,25 +172,39 @@ class Granting:
 
         A source that cannot be asked now is believed to say what it said.
         """
-        granted = [one for one in offered if one.allocation]
+        await self._confirm(
+            (DeviceKey(one.domain.dra_driver, one.name), one.allocation) for one in offered
+        )
+
+    async def confirm_held(self, records: Iterable[Record]) -> None:
+        """Do the same for what is held, offered or not: the offer may be older than the end."""
+        await self._confirm(
+            (DeviceKey(one.claim.dra_driver, one.device.name), one.allotment.allocation)
+            for one in records
+            if self.governs(one.device.kind)
+        )
+
+    async def _confirm(self, wanted: Iterable[tuple[DeviceKey, str]]) -> None:
+        granted = [(key, allocation) for key, allocation in wanted if allocation]
         if not granted:
             return
         await self.ask()
         known = {(one.key, of.grant.allocation): (one, of) for one, of in in_force(self.book)}
-        for one in granted:
-            key = DeviceKey(one.domain.dra_driver, one.name)
-            self._confirm(one, known.get((key, one.allocation)))
+        for key, allocation in granted:
+            self._confirm_one(key.name, allocation, known.get((key, allocation)))
 
-    def _confirm(self, offered: Offered, known: tuple[Meant, KnownGrant] | None) -> None:
+    def _confirm_one(
+        self, device: str, allocation: str, known: tuple[Meant, KnownGrant] | None
+    ) -> None:
         answer = self._answers.get(known[1].grant.source) if known else None
         if answer is not None and answer.empty_since is not None:
-            why = f"device {offered.name}: its grant may have ended, which is being looked at"
+            why = f"device {device}: its grant may have ended, which is being looked at"
             raise HoldFailed(why, reason="try-again")
         if known is not None and Words(self._stated()).name(*known):
             return
         self._touch()
         raise HoldDenied(
-            f"device {offered.name} is not granted under allocation {offered.allocation} any more",
+            f"device {device} is not granted under allocation {allocation} any more",
             reason="revoked",
         )
 
@@ -323,14 +337,9 @@ class Granting:
         if not self._ended:
             await self._ask_first()
         stated = self._stated()
-        devices = [
-            Meant(one.domain.dra_driver, one.device)
-            for one in built.devices
-            if ABSENT not in one.taints
-        ]
         writing = self._writing()
         try:
-            await self._settle(stated, devices, complete=complete)
+            await self._settle(stated, built, complete=complete)
             self._relay.board.clear("ledger grants")
             self._applied, self._wrote = stated, writing
         except LedgerError as error:
@@ -340,12 +349,12 @@ class Granting:
         made.set()
         return laid_over(built, self.book, stated, self._lost.lost)
 
-    async def _settle(
-        self, stated: Mapping[str, Stated], devices: Sequence[Meant], *, complete: bool
-    ) -> None:
+    async def _settle(self, stated: Mapping[str, Stated], built: Built, *, complete: bool) -> None:
         await self.refresh()
         if not self._writing():
             return
+        present = (one for one in built.devices if ABSENT not in one.taints)
+        devices = [Meant(one.domain.dra_driver, one.device) for one in present]
         for _ in range(_PASSES):
             lost = await self._lost.keys(self.book, devices, stated, complete=complete)
             made = plan(
@@ -353,6 +362,7 @@ class Granting:
                     book=self.book,
                     stated=stated,
                     devices=devices,
+                    withheld={w.subject: sentence(w.reason) for w in built.withheld},
                     complete=complete,
                     lost=lost,
                     now=self._clock(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hardpoint._core.grantplan import Stated, entry_means, in_force
 from hardpoint._core.grantrows import Book, DeviceKey, KnownGrant, KnownRelease, Meant
-from hardpoint._core.inventory import Built
+from hardpoint._core.inventory import QUARANTINED, Built
 from hardpoint.model import Offered, Part, Withheld
 
 NOT_GRANTED, RELEASING, WITHDRAWN = "not-granted", "releasing", "withdrawn"
@@ -61,7 +61,27 @@ def laid_over(built: Built, book: Book, stated: Mapping[str, Stated], lost: bool
             devices.append(replace(one, allocation=known.grant.allocation))
         else:
             devices.append(one)
-    return replace(built, devices=tuple(devices), withheld=(*built.withheld, *withheld))
+    before = _over_quarantine(built.withheld, book)
+    return replace(built, devices=tuple(devices), withheld=(*before, *withheld))
+
+
+def _over_quarantine(withheld: Iterable[Withheld], book: Book) -> Iterator[Withheld]:
+    """Yield what is withheld; of a device in quarantine, that its grant has ended too.
+
+    What another one holds of it stays in use, as long as it is in quarantine alone.
+    """
+    releases = {
+        (one.device.driver, one.device.name): release
+        for release in book.releases
+        for one in release.devices
+    }
+    for one in withheld:
+        kept = _kept_back(book, releases.get((one.driver, one.subject)))
+        if kept is not None and one.rule == QUARANTINED:
+            rule, why = kept
+            yield replace(one, rule=rule, reason=f"{why}; and {one.reason}")
+        else:
+            yield one
 
 
 def _kept_back(book: Book, release: KnownRelease | None) -> tuple[str, str] | None:

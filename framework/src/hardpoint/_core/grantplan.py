@@ -62,6 +62,8 @@ class Scene:
     """Everything that the node has now."""
     complete: bool
     """False while a driver has not answered: what a grant names may yet come."""
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    """Why devices that the node has are not among them, by name."""
     lost: frozenset[DeviceKey] = frozenset()
     """Devices that somebody may have whom nobody knows any more."""
     now: float = 0.0
@@ -224,6 +226,10 @@ class _Planner:
         return found
 
     def _unknown(self, entry: GrantedDevice, grant: Grant) -> GrantOutcome:
+        why = self._scene.withheld.get(entry.name.replace("/", "_"))
+        if why:
+            reason = f"device {entry.name} is withheld: {why}"
+            return GrantOutcome(Outcome.UNKNOWN_DEVICE, reason)
         reason = f"no device of the kinds that {grant.source} governs is called {entry.name}" + (
             " or has its uuid" if entry.uuid else ""
         )

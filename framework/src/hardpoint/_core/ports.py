@@ -46,6 +46,9 @@ class Granted(Protocol):
     async def confirm(self, offered: Iterable[Offered]) -> None:
         """Raise ``HoldDenied`` for what is granted no more."""
 
+    async def confirm_held(self, records: Iterable[Record]) -> None:
+        """Do the same for what is held, offered or not."""
+
     def entry(self, record: Record) -> GrantedDevice | None:
         """Return how the grant names a device that is held under it."""
 
@@ -54,6 +57,9 @@ class NothingGoverned:
     """No source of grants runs."""
 
     async def confirm(self, offered: Iterable[Offered]) -> None:
+        """Agree."""
+
+    async def confirm_held(self, records: Iterable[Record]) -> None:
         """Agree."""
 
     def entry(self, record: Record) -> GrantedDevice | None:
