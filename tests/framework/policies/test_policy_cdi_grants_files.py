@@ -15,7 +15,7 @@ from hold_files import Ground, node_entry, spec
 
 from hardpoint import DeviceNode, Grant, NodeType
 from hardpoint.policies.cdi_grants import CdiGrantsSettings, holds
-from hardpoint.policies.cdi_grants.documents import LARGEST
+from hardpoint.policies.cdi_grants.documents import LARGEST, LONGEST, MOST_DEVICES
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
 
 
@@ -238,6 +238,14 @@ BAD: dict[str, Callable[[Path], Any] | bytes] = {
     "a relative path": WHOLE.replace(b"/dev/nvidia0", b"dev/nvidia0"),
     "no allocation": json.dumps(
         spec("gpu-0", annotations={"bcd.dev/binding": "kubernetes", "bcd.dev/allocation": "a/b"})
+    ).encode(),
+    "a long name": WHOLE.replace(b"gpu-0", b"g" * LONGEST),
+    "a long path": WHOLE.replace(b"/dev/nvidia0", b"/dev/" + b"n" * LONGEST),
+    "a long uuid": json.dumps(
+        spec({**spec("gpu-0")["devices"][0], "annotations": {"bcd.dev/uuid": "U" * 513}})
+    ).encode(),
+    "more devices than a node has": json.dumps(
+        spec(devices=[{"name": f"g{number}"} for number in range(MOST_DEVICES + 1)], more=1)
     ).encode(),
     "huge": WHOLE + b" " * LARGEST,
     "sparse": _sparse,

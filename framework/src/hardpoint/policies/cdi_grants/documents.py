@@ -21,6 +21,8 @@ SUFFIXES = (SUFFIX, ".yaml", ".yml")
 """What runtimes read; of these, JSON is what is understood here."""
 LARGEST = 1 << 20
 """Bytes: a file that grants 64 devices has 40 KiB."""
+MOST_DEVICES, LONGEST = 1024, 512
+"""Devices of one file, and bytes of what one is called: the agent takes no answer with more."""
 ALLOCATION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _REFUSED_ENV = ("NVIDIA_VISIBLE_DEVICES", "CGROUP_PARENT")
 """By the first a container gets more than its part of the allocation; the second is no runtime's to
@@ -91,9 +93,12 @@ def judged(document: Any, name: str, settings: CdiGrantsSettings) -> HoldFile | 
         check(document)
     except NotKnown as error:
         _check_names(document)
+        _check_size(document)
         return replace(hold, unsupported=f"it asks for what is not known here: {error}")
     except BadValue as error:
         raise Bad(f"runtimes would refuse it: {error}") from None
+    _check_size(document)
+    _check_words(document, settings)
     return replace(hold, unsupported=_unsupported(document, settings))
 
 
@@ -129,6 +134,28 @@ def _check_names(document: Mapping[str, Any]) -> None:
             check_name("device name", name)
         except BadValue as error:
             raise Bad(str(error)) from None
+
+
+def _check_size(document: Mapping[str, Any]) -> None:
+    """Raise ``Bad`` for more devices than one grant has, or names that are longer than any."""
+    names = [f"{document['kind']}={entry['name']}" for entry in document["devices"]]
+    if len(names) > MOST_DEVICES:
+        raise Bad(f"it names {len(names)} devices, at most {MOST_DEVICES} are read")
+    _check_length("device name", names)
+
+
+def _check_words(document: Mapping[str, Any], settings: CdiGrantsSettings) -> None:
+    entries = document["devices"]
+    uuids = (entry.get("annotations", {}).get(settings.uuid_key, "") for entry in entries)
+    _check_length("uuid", uuids)
+    nodes = (node for entry in (document, *entries) for node in nodes_of(entry))
+    _check_length("node's path", (path for one in nodes for path in (one.path, one.source)))
+
+
+def _check_length(what: str, words: Iterable[str]) -> None:
+    longest = max((len(word.encode()) for word in words), default=0)
+    if longest > LONGEST:
+        raise Bad(f"it has a {what} of {longest} bytes, at most {LONGEST} are read")
 
 
 def _unsupported(document: Mapping[str, Any], settings: CdiGrantsSettings) -> str:
