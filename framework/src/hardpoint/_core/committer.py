@@ -150,7 +150,7 @@ class Committer:
         try:
             self._together(batch)
         except Exception as error:  # noqa: BLE001 - a thread that ended would answer nobody
-            self._heal()
+            self._heal(error)
             if len(batch) > 1:
                 for job in batch:
                     self._commit([job])
@@ -178,14 +178,21 @@ class Committer:
             connection.execute("RELEASE job")
         connection.execute("COMMIT")
 
-    def _heal(self) -> None:
-        """End a transaction that failed; a connection that cannot is replaced."""
+    def _heal(self, error: Exception) -> None:
+        """End a transaction that failed; a connection that cannot is replaced.
+
+        So is one that only reads: SQLite opens a file like that where opening it to write failed,
+        once, and stays so when the disk is well again.
+        """
         if self._connection is None:
             return
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+            lasts = _name(error).startswith("SQLITE_READONLY")
         except sqlite3.Error:
+            lasts = True
+        if lasts:
             self._connection.close()
             self._connection = None
 
@@ -196,3 +203,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001
             _log.debug("the ledger was not read again why=%s", type(error).__name__)
             return  # what is shown is older than what is true; the next commit shows it
+
+
+def _name(error: Exception) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
