@@ -31,7 +31,7 @@ LIVES = (Ends, ComesBack, Drained, Damaged, Gone, HoldFiles)
 FULL = Fail(errno.ENOSPC, lasts=True)
 FAULTS = (
     *(Kill(), Reboot(), Reboot(lost=False), FULL, Fail(errno.EROFS, lasts=True)),
-    *(Fail(errno.ENOSPC), Fail(errno.EIO)),
+    *(Fail(errno.ENOSPC), Fail(errno.EIO), Fail(errno.EMFILE)),
 )
 SOME: tuple[tuple[type[GrantRun], Fault], ...] = (
     (Ends, Kill()),
