@@ -345,8 +345,9 @@ def _empty(returns: ast.expr | None, value: ast.expr) -> str:
     said = ast.unparse(returns) if returns is not None else ""
     if said == "bool":
         return "" if isinstance(value, ast.Compare | ast.Constant) else _not(value)
-    name = said.partition("[")[0]
-    return _EMPTY.get(name, "") or ("None" if "None" in said else "''" if said == "str" else "")
+    if "None" in said:
+        return "None"
+    return _EMPTY.get(said.partition("[")[0], "''" if said == "str" else "")
 
 
 def _not(value: ast.expr) -> str:

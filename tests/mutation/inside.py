@@ -96,6 +96,9 @@ class Forks:
 
     def _measure(self, session: pytest.Session) -> None:
         """Run every test, in a fork: this process stays as it was after collecting."""
+        if session.testsfailed:
+            self.why = "not every test can be collected"
+            return
         answer = self._home / "clean.json"
         if not (pid := os.fork()):
             _leave(lambda: self._measured(session, answer))

@@ -207,3 +207,23 @@ def test_what_nobody_can_read_the_last_grant_of_is_kept_back_until_it_has_anothe
     assert kept["radio0"][0] == "releasing"
     granted = replace(book, grants=(known("a-2", R0),))
     assert laid(R0, book=granted, by=(says(stated("a-2", R0)),))[0] == {"radio0": "a-2"}
+
+
+def test_a_device_in_quarantine_whose_grant_has_ended_is_said_to_be_released_too() -> None:
+    """A quarantine by itself keeps back what others may go on with."""
+    quarantined = Withheld("radio0", "quarantined", "its driver could not undo it", "radios")
+    absent, other = replace(quarantined, rule="absent"), replace(quarantined, subject="radio1")
+    book = Book(releases=(release("a-1", R0),))
+
+    def said(one: Withheld, known: Book) -> Withheld:
+        built = Built(devices=(), withheld=(one,), problems=())
+        (made,) = laid_over(built, known, {}, lost=False).withheld
+        return made
+
+    made = said(quarantined, book)
+    assert (made.rule, made.subject) == ("releasing", "radio0")
+    assert made.reason.startswith("allocation a-1 has ended")
+    assert made.reason.endswith("; and its driver could not undo it")
+    assert said(absent, book) == absent
+    assert said(other, book) == other
+    assert said(quarantined, Book()) == quarantined

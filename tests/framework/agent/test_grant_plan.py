@@ -128,6 +128,22 @@ def test_a_grant_that_had_nothing_is_forgotten_without_a_release() -> None:
     assert not made.empty
 
 
+def test_a_grant_that_ends_with_nothing_left_is_reported_over_when_what_was_taken_out_is() -> None:
+    """The last device was taken out of it before it ended: its release told nobody."""
+    stated = grant("a-1", "ghost")
+    left = known(stated, outcome=GrantOutcome(Outcome.UNKNOWN_DEVICE, "no such device"))
+    first, last = (
+        release(stated, one, id_=i, report=False) for one, i in ((R0, "r-1"), (R1, "r-2"))
+    )
+    other = release(grant("a-2", "radio2"), R2, id_="r-3", report=False)
+
+    made = planned(says(), grants=(left,), releases=(first, last, other))
+    none = planned(says(), grants=(left,), releases=(other,))
+
+    assert [(one.id, one.devices, one.report) for one in made.begin] == [("r-2", (R1,), True)]
+    assert none.begin == []
+
+
 def test_grants_of_a_source_that_the_settings_do_not_name_any_more_end_without_a_release() -> None:
     made = planned(grants=(known(grant("a-1", "radio0"), R0),))
 
@@ -307,6 +323,29 @@ def test_of_two_devices_that_go_by_one_name_none_is_guessed() -> None:
     refused = planned(says(grant("a-1", "slot")), grants=(had,), devices=(one, two))
     assert kept(refused) == {"a-1": ("unknown-device", ("radio0",))}
     assert refused.begin == []
+
+
+def test_a_grant_that_names_one_device_twice_is_a_mistake() -> None:
+    one = device("radio0", attributes={"uuid": "U-1"})
+    twice = (GrantedDevice(name="radio0"), GrantedDevice(name="slot-9", uuid="U-1"))
+
+    made = planned(says(Grant(allocation="a-1", devices=twice, source=SOURCE)), devices=(one,))
+
+    assert kept(made) == {"a-1": ("unknown-device", ())}
+    assert made.keep[0].outcome.reason == "two of its names mean one device"
+
+
+def test_what_nobody_can_read_the_last_grant_of_goes_to_no_other() -> None:
+    blocked = {R0.key: (SOURCE, "a-1")}
+
+    def of(allocation: str) -> GrantOutcome:
+        book, stated = Book(blocked=blocked), says(grant(allocation, "radio0"))
+        scene = Scene(book=book, stated={SOURCE: stated}, devices=(R0,), complete=True)
+        return plan(scene).keep[0].outcome
+
+    assert of("a-1") == IN_FORCE
+    assert of("b-1").outcome is Outcome.OVERLAP
+    assert "cannot be read" in of("b-1").reason
 
 
 def test_a_source_grants_only_what_it_governs() -> None:

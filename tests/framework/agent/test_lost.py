@@ -116,6 +116,40 @@ async def test_a_marker_is_said_by_who_writes_and_by_nobody_else(after: After) -
     assert str(after.lost.path) in condition.message
 
 
+async def test_a_marker_that_cannot_be_opened_says_that_releases_were_lost(after: After) -> None:
+    after.lost.path.mkdir()
+    await after.lost.begin(say=True)
+
+    assert await after.keys(Book(), says()) == {"radio0", "radio1"}
+    first = after.lost.release()
+    await after.keys(Book(), says())
+    assert after.lost.release() == first, "its date stays"
+
+
+async def test_a_marker_of_a_release_before_names_no_sources(after: After) -> None:
+    after.mark({"at": 50.0, "live": None})
+    await after.lost.begin(say=True)
+
+    await after.keys(Book(), says())
+
+    found = after.lost.release()
+    assert found is not None
+    assert found.since == 50.0
+
+
+async def test_a_marker_is_written_when_there_is_something_new_to_say(marked: After) -> None:
+    await marked.keys(Book(), says())
+    before = marked.lost.path.stat().st_ino
+    await marked.keys(Book(), says())
+
+    assert marked.lost.path.stat().st_ino == before
+
+
+async def test_nothing_is_in_doubt_before_it_was_looked(after: After) -> None:
+    assert not after.lost.lost
+    assert after.lost.release() is None
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "7", '{"live": 7}', '{"at": "soon"}', '{"at": []}', "{}", "[" * 100_000],
@@ -212,6 +246,13 @@ async def test_the_next_process_knows_which_sources_were_asked(marked: After) ->
 
     stated = says(grant("a-1", R0))
     assert await next_one.keys(Book(), stated) == {"radio0", "radio1"}
+
+
+async def test_the_next_process_knows_nothing_to_be_over_before_it_has_looked(after: After) -> None:
+    after.mark({**FACTS, "live": [SOURCE]})
+    await after.lost.begin(say=True)
+
+    assert after.lost.release() is None
 
 
 async def test_what_the_other_of_two_agents_has_asked_is_known(marked: After) -> None:

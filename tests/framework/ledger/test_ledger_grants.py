@@ -12,12 +12,14 @@ import pytest
 from broker_world import claim
 
 from hardpoint._core.grantrows import (
+    INDEX,
     READ,
     Book,
     DeviceKey,
     KnownGrant,
     KnownRelease,
     Meant,
+    blocking,
     book_of,
     end_release,
     forget_grant,
@@ -143,6 +145,23 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_is_said(db: sqlite3.Connec
         "release r-json",
         "release r-since",
     ]
+
+
+def test_the_devices_of_rows_that_cannot_be_read_are_known_and_no_others(
+    db: sqlite3.Connection,
+) -> None:
+    for name in ("bad", "good"):
+        keep_grant(db, known(name, meant(f"granted-{name}")))
+        keep_release(db, release(f"r-{name}", name, meant(f"released-{name}")))
+    db.execute("UPDATE grants SET grant_json = '{' WHERE allocation = 'bad'")
+    db.execute("UPDATE releases SET grant_json = '{' WHERE allocation = 'bad'")
+
+    found = blocking(book(db), db.execute(INDEX))
+
+    assert found.blocked == {
+        DeviceKey(DRIVER, "granted-bad"): ("policy/source", "bad"),
+        DeviceKey(DRIVER, "released-bad"): ("", ""),
+    }
 
 
 def test_a_row_of_a_damaged_file_that_lacks_its_date_is_said_to_be_unreadable(
@@ -377,6 +396,7 @@ def test_a_release_is_told_with_its_devices_and_their_drivers() -> None:
     one = release("r-1", "a-1", meant("radio0"), meant("radio1", OTHER))
     told = one.release(left=3.0)
 
+    assert one.key == ("policy/s", "a-1")
     assert one.keys == {DeviceKey(DRIVER, "radio0"), DeviceKey(OTHER, "radio1")}
     assert (told.id, told.allocation, told.source) == ("r-1", "a-1", "policy/s")
     assert told.names == ("radio0", "radio1")
