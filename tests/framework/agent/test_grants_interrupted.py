@@ -234,9 +234,9 @@ async def test_a_grant_that_comes_back_at_the_last_moment_is_not_reported_releas
         await until_so(agent, lambda: len(offered(agent)) == 2)
         play(played, B)
         await until_so(agent, lambda: any(r.over for r in agent.policies.granting.book.releases))
-        played.deaf = False
         played.grants = [A, B]
         await agent.policies.granting.ask()  # what follows is not written down yet
+        played.deaf = False
         await agent.policies.releases.look()
         assert ("a-1", "released") not in played.told
 

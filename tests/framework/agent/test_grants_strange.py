@@ -7,18 +7,29 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
-from hardpoint import Evidence, Grant, GrantedDevice, NodeCondition, Release, hookimpl
+from hardpoint import (
+    Evidence,
+    Grant,
+    GrantedDevice,
+    GrantOutcome,
+    NodeCondition,
+    Release,
+    hookimpl,
+    hookspecs,
+)
 from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.discovery import Plugin
 from hardpoint._core.grantrows import forget_grant, forget_release
 from hardpoint._core.stating import MOST_DEVICES
+from hardpoint.contract import spec_of
 
 from .conftest import World
 from .grant_world import Played, evidence, grant, granting, source, until_so, why
@@ -373,3 +384,38 @@ async def test_what_policies_say_is_shown_as_text_and_only_so_much_of_it(
 
         agent.clear_condition(odd.type)
         assert [one.type for one in agent.conditions()] == ["ReleaseStuck"]
+
+
+async def test_a_source_that_hangs_over_a_report_is_told_what_became_so_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To join the call that still runs would be to take the old word for the new one."""
+    spec = spec_of(hookspecs.report_grant)
+    monkeypatch.setattr(hookspecs.report_grant, "dispatched_as", replace(spec, budget=0.05))
+    played, let, heard = Played(), threading.Event(), threading.Event()
+    played.grants = [grant("a-1", "radio0"), grant("b-1", "radio1")]
+
+    class Hangs(source(played)):  # type: ignore[misc]
+        @hookimpl
+        def report_grant(self, grant: Grant, outcome: GrantOutcome) -> None:
+            if grant.allocation == "a-1":
+                heard.set()
+                let.wait(15)
+            played.hear(grant.allocation, outcome.outcome.value)
+
+    plugins = (
+        Plugin("policy", "hangs", loaded=Hangs),
+        Plugin("policy", "evident", loaded=evidence(played)),
+    )
+    async with world.agent(*plugins) as agent:
+        await until_so(agent, heard.is_set)
+        play(played, grant("a-1", "radio0", unsupported="it wants more"), grant("b-1", "radio1"))
+        await until_so(agent, lambda: not agent.policies.granting.book.grants[0].outcome.in_force)
+        for _ in range(2):
+            await agent.policies.releases.look()
+        assert played.told == [("b-1", "in-force")]
+
+        let.set()
+        await until_so(agent, lambda: ("a-1", "in-force") in played.told)
+        await until_so(agent, lambda: ("a-1", "unsupported") in played.told)
+        await until_so(agent, lambda: all(g.told for g in agent.policies.granting.book.grants))

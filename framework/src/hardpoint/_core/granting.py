@@ -93,9 +93,11 @@ class Granting:
         self._conditions, self._writing, self._touch = conditions, writing, touch
         self._clock, self._ticks = clock, ticks
         self._answers = {s: self._unasked(s) for s in relay.implementations(HOOK)}
-        self._asking = anyio.Lock()
+        self._asking, self._reading = anyio.Lock(), anyio.Lock()
         self._begun = self._ended = 0
         """Readings of all sources, counted."""
+        self._first_by: float | None = None
+        """Until when offers wait for the first of them."""
         self._applied: dict[str, Stated] = {}
         """What the sources said when the last offer was made."""
         self._wrote = False
@@ -244,7 +246,9 @@ class Granting:
 
     async def _ask_first(self) -> None:
         """Ask, and do not wait long: what no source governs does not depend on it."""
-        with anyio.move_on_after(FIRST) as waiting:
+        if self._first_by is None:
+            self._first_by = anyio.current_time() + FIRST
+        with anyio.CancelScope(deadline=self._first_by) as waiting:
             await self.ask()
         if waiting.cancelled_caught:
             self.hint()
@@ -318,8 +322,9 @@ class Granting:
 
     async def refresh(self) -> None:
         """Read again what was written by somebody else. Raises ``LedgerError``."""
-        self.book = await self.read()
-        self._is_read = True
+        async with self._reading:  # what was read first must not come last
+            self.book = await self.read()
+            self._is_read = True
 
     async def is_rewritten(self) -> bool:
         """Say whether somebody else has written: an operator, or the other of two agents."""

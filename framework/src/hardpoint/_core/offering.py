@@ -198,14 +198,15 @@ class Offering:
         now = self._clock()
         facts = replace(await self._facts(), health=dict(self.health), now=now)
         listings = list(self._scanner.listings.values())
+        scanned = self._scanner.complete  # one more may come while these are judged
+        complete = scanned or self._first_second_over
         judged = [await self._judged_of(each, facts) for each in listings]
         built = undisputed(assemble(judged, facts), self._shares)
         self._say_problems(built)
         self._later(min((s for each in listings for s in each.stale.values()), default=None), now)
-        complete = self._scanner.complete or self._first_second_over
         if self._grants is not None:
             patient = now - self._began < PATIENT
-            built = await self._grants(built, complete=self._scanner.complete or not patient)
+            built = await self._grants(built, complete=scanned or not patient)
         reasons = await self._reasons(built, complete=complete)
         return as_offer(vetoed(built, reasons), self.offer, complete=complete)
 

@@ -11,7 +11,7 @@ import fnmatch
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,8 @@ class Releases:
         """How old each was when this agent saw it first, and when that was by that clock."""
         self._looking = anyio.Lock()
         self._wake = anyio.Event()
+        self._telling: dict[tuple[str, str], KnownGrant] = {}
+        """What a source of each grant was told last that it has not heard yet."""
         self.users: dict[str, tuple[str, ...]] = {}
         """By release: who was found to use its devices, or why that cannot be said."""
 
@@ -129,35 +131,41 @@ class Releases:
         """Do once what is to be done now. Raises ``LedgerError``."""
         async with self._looking:
             await self._see_operator()
-            for grant in self._granting.book.grants:
-                if not grant.told:
-                    await self._tell(grant)
-            free = await self._all_free()
-            for known in self._known():
-                if known.over:
-                    await self._tell_over(known)
-                elif known in free:
-                    await self._end(known)
+            untold = [grant for grant in self._granting.book.grants if not grant.told]
+            await self._each(self._see_to, self._known(), self._tell, untold)
+            if untold:
+                await self._granting.refresh()
             self._say_stuck()
 
-    async def _all_free(self) -> list[KnownRelease]:
-        """Return which pending releases are over; asked at once, since one may take long."""
-        pending, free = [one for one in self._known() if not one.over], list[KnownRelease]()
-        failed: list[LedgerError] = []
+    async def _each(
+        self,
+        see_to: Callable[[KnownRelease], Awaitable[None]],
+        releases: Iterable[KnownRelease],
+        tell: Callable[[KnownGrant], Awaitable[None]],
+        grants: Iterable[KnownGrant],
+    ) -> None:
+        """Do it for all at once: a policy that hangs holds up its own. Raises ``LedgerError``."""
+        failed: list[Exception] = []
 
-        async def ask(known: KnownRelease) -> None:
+        async def do(work: Awaitable[None]) -> None:
             try:
-                if await self._is_free(known):
-                    free.append(known)
-            except LedgerError as error:
+                await work
+            except (LedgerError, OSError) as error:
                 failed.append(error)
 
         async with anyio.create_task_group() as tasks:
-            for known in pending:
-                tasks.start_soon(ask, known)
+            for release in releases:
+                tasks.start_soon(do, see_to(release))
+            for grant in grants:
+                tasks.start_soon(do, tell(grant))
         if failed:
             raise failed[0]
-        return free
+
+    async def _see_to(self, known: KnownRelease) -> None:
+        if known.over:
+            await self._tell_over(known)
+        elif await self._is_free(known):
+            await self._end(known)
 
     async def _see_operator(self) -> None:
         """Take up what an operator has ended; where no source is asked, nobody else looks."""
@@ -340,6 +348,10 @@ class Releases:
         source = known.grant.source
         if source not in self._relay.implementations(GRANT):
             return
+        running = self._relay.is_asked(GRANT, source, known.grant.allocation)
+        if running and self._telling.get(known.key) != known:
+            return  # it is being told what was so before; to join that is not to tell this
+        self._telling[known.key] = known
         try:
             await self._relay.plugin(
                 GRANT,
@@ -352,8 +364,8 @@ class Releases:
         except HardpointError as error:
             _log.info("grant not reported allocation=%s why=%r", known.grant.allocation, str(error))
             return
+        self._telling.pop(known.key, None)
         await self._ledger.write(lambda db: _mark_told(db, known))
-        await self._granting.refresh()
         facts = {"allocation": known.grant.allocation, "outcome": known.outcome.outcome.value}
         self._report(
             Event(
