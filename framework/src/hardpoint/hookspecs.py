@@ -155,9 +155,10 @@ def grant_devices(agent: Agent) -> Iterable[Grant]:
     """Return every grant that is in force now, for the kinds this source governs.
 
     The source says which by an attribute ``kinds``, patterns such as ``gpu`` or ``gpu.*``: devices
-    of those are offered under its grants alone. Raise where it cannot be read: the last that is
-    known stands, and nothing is released or reaped meanwhile. Asked every 5 seconds, at each
-    ``hint`` of ``watch_devices``, and before a claim on a granted device is answered.
+    of those are offered under its grants alone; one that names none does not run. Raise where it
+    cannot be read: the last that is known stands, and none of it is reported released, nor is
+    anybody reaped, meanwhile. Asked every 5 seconds, at each ``hint`` of ``watch_devices``, and
+    before a claim on a granted device is answered.
     """
     raise AssertionError
 
@@ -187,7 +188,8 @@ def find_users(release: Release, holds: tuple[Hold, ...], agent: Agent) -> Evide
     Asked until nobody does. That nobody does counts only if the reading began after
     ``release.left``; late, raising and unknown are in use. A source that cannot be asked on this
     node at all says so by an attribute ``not_applicable``, a sentence set when it is made; one for
-    some kinds alone names them in ``kinds``. While no source runs, nothing is ever released.
+    some kinds alone names them in ``kinds``; a device of a kind that no source that runs is about
+    is never released.
     ``holds`` are what the agent itself holds for claims.
     """
     raise AssertionError

@@ -672,3 +672,23 @@ async def test_a_device_in_quarantine_is_delivered_to_nobody_once_its_grant_has_
         await until_so(agent, lambda: ("c-1", "unknown-device") in played.told)
         (known,) = [g for g in agent.policies.granting.book.grants if g.grant.allocation == "c-1"]
         assert known.outcome.reason.startswith("device share0 is withheld: ")
+
+
+async def test_a_release_is_not_reported_while_its_source_cannot_be_read(world: World) -> None:
+    """The source may state the grant again by now."""
+    played = Played()
+    played.grants, played.users = [grant("a-1", "radio0"), grant("b-1", "radio1")], ["pod x/y"]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: len(offered(agent)) == 2)
+        play(played, grant("b-1", "radio1"))
+        await until_so(agent, lambda: bool(agent.releases()))
+        played.unreadable = True
+        await agent.policies.granting.ask()
+        played.users = []
+        await until_so(agent, lambda: any(r.over for r in agent.policies.granting.book.releases))
+        await agent.policies.releases.look()
+        assert ("a-1", "released") not in played.told
+
+        played.unreadable = False
+        played.hint()
+        await until_so(agent, lambda: ("a-1", "released") in played.told)

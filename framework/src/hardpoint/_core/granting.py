@@ -125,6 +125,11 @@ class Granting:
         failing = any(one.why for one in self._answers.values()) or self._failed()
         return bool(self._ended) and not failing
 
+    def answers(self, source: str) -> bool:
+        """Say whether a source's last answer was good; True of what is no source that runs."""
+        answer = self._answers.get(source)
+        return answer is None or not answer.why
+
     @property
     def settled(self) -> bool:
         """True while what follows from the sources' last answers is written down."""

@@ -299,7 +299,7 @@ class Releases:
         if known.report and known.key in {grant.key for grant in book.grants}:
             await self._free(known)
             return
-        if known.report and any(one.key == known.key and not one.over for one in book.releases):
+        if known.report and not self._may_tell(known):
             return
         release = known.release(left=self._left.get(known.id, 0.0))
         if known.report:
@@ -320,6 +320,11 @@ class Releases:
                 _log.info("release not reported id=%s why=%r", known.id, str(error))
                 return
         await self._forget(known)
+
+    def _may_tell(self, known: KnownRelease) -> bool:
+        """Say whether all of a grant is over, and its source can be read: it may state it again."""
+        others = (one for one in self._granting.book.releases if one.key == known.key)
+        return all(one.over for one in others) and self._granting.answers(known.grant.source)
 
     async def _free(self, known: KnownRelease) -> None:
         """Let others have the devices of a release whose source is not told of it yet."""
