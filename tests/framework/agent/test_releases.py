@@ -1,0 +1,449 @@
+"""When a release is over, by what is held, what is offered and what the evidence says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from hardpoint._core.conditions import Conditions
+from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.faults import FaultBoard
+from hardpoint._core.granting import Granting
+from hardpoint._core.grantrows import (
+    READ,
+    Book,
+    KnownGrant,
+    KnownRelease,
+    Meant,
+    book_of,
+    keep_grant,
+    keep_release,
+)
+from hardpoint._core.ledger import Ledger
+from hardpoint._core.lost import Lost
+from hardpoint._core.relay import Relay
+from hardpoint._core.releases import Releases
+from hardpoint.contract import hookimpl
+from hardpoint.errors import LedgerUnwritable
+from hardpoint.grants import Evidence, Grant, GrantOutcome, Outcome, Release
+from hardpoint.model import Device, DeviceNode, Domain, Event, Offer, Offered
+from hardpoint.node import Node
+from hardpoint.testing.clock import ManualClock
+
+DOMAIN, OTHER = Domain.named("hardpoint.dev"), Domain.named("other.dev")
+SOURCE = "policy/s"
+
+
+class Looks:
+    """A source of evidence; ``users`` is what it finds."""
+
+    kinds: Any = ("gpu",)
+    not_applicable = ""
+
+    def __init__(self, node: Node, settings: Any) -> None:
+        self.users: tuple[str, ...] = ()
+        self.began = 0.0
+        self.asked: list[Release] = []
+
+    @hookimpl
+    def find_users(self, release: Release) -> Evidence:
+        self.asked.append(release)
+        return Evidence(began=self.began, users=self.users)
+
+
+class Books:
+    """What is written down, read when it is asked for; every source's word is in it."""
+
+    settled = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.book = Book()
+
+    async def read(self) -> Book:
+        return book_of(await self._ledger.query(READ))
+
+    async def refresh(self) -> None:
+        self.book = await self.read()
+
+    async def is_rewritten(self) -> bool:
+        return await self.read() != self.book
+
+
+class World:
+    """A ledger with releases, and what is told of them."""
+
+    def __init__(self, ledger: Ledger, relay: Relay, state: Path) -> None:
+        self.ledger, self.relay, self.books = ledger, relay, Books(ledger)
+        self.clock, self.wall = ManualClock(100.0), ManualClock(5000.0)
+        self.conditions = Conditions(lambda: None)
+        self.events: list[Event] = []
+        self.touched = self.shown = 0
+        self.releases = Releases(
+            relay,
+            ledger,
+            cast("Granting", self.books),
+            Lost(state, self.conditions),
+            agent=None,
+            conditions=self.conditions,
+            writing=lambda: True,
+            touch=self._touch,
+            report=self.events.append,
+            show=self._show,
+            clock=self.wall.now,
+            ticks=self.clock.now,
+        )
+
+    def _touch(self) -> None:
+        self.touched += 1
+
+    def _show(self) -> None:
+        self.shown += 1
+
+    @property
+    def looks(self) -> Any:
+        return self.relay.plugins.all[0].instance
+
+    async def has(self, *releases: KnownRelease, grants: tuple[KnownGrant, ...] = ()) -> None:
+        for one in releases:
+            await self.ledger.write(partial(_keep, one))
+        for grant in grants:
+            await self.ledger.write(partial(_grant, grant))
+        await self.books.refresh()
+
+    def offers(self, *devices: Offered) -> None:
+        self.releases.on_offer(Offer(devices=devices, withheld=(), generation=1))
+
+    async def users(self) -> tuple[str, ...]:
+        """Look at once after the devices have left; return who is found."""
+        self.offers()
+        self.looks_now()
+        await self.releases.look()
+        return self.releases.users.get("r-1", ())
+
+    def looks_now(self) -> None:
+        for plugin in self.relay.plugins.all:
+            if hasattr(plugin.instance, "began"):
+                plugin.instance.began = self.clock.now()
+
+
+def _keep(one: KnownRelease, db: Any) -> None:
+    keep_release(db, one)
+
+
+def _grant(one: KnownGrant, db: Any) -> None:
+    keep_grant(db, one)
+
+
+def device(name: str, *nodes: DeviceNode, kind: str = "gpu") -> Meant:
+    return Meant(DOMAIN.dra_driver, Device(name=name, kind=kind, nodes=nodes))
+
+
+def node(path: str, minor: int, **more: Any) -> DeviceNode:
+    return DeviceNode(path=path, major=240, minor=minor, **more)
+
+
+def release(*devices: Meant, **more: Any) -> KnownRelease:
+    facts = {"id": "r-1", "since": 4990.0, "report": False, **more}
+    return KnownRelease(grant=Grant(allocation="a-1", source=SOURCE), devices=devices, **facts)
+
+
+def granted(allocation: str, *devices: Meant) -> KnownGrant:
+    return KnownGrant(
+        grant=Grant(allocation=allocation, source=SOURCE),
+        devices=devices,
+        outcome=GrantOutcome(Outcome.IN_FORCE),
+    )
+
+
+def offered(name: str, allocation: str = "", domain: Domain = DOMAIN) -> Offered:
+    one = device(name).device
+    return Offered(device=one, domain=domain, allocation=allocation)
+
+
+@asynccontextmanager
+async def world_of(root: Path, *policies: type) -> AsyncIterator[World]:
+    ledger = Ledger(root / "state")
+    plugins = Plugins()
+    for number, policy in enumerate(policies):
+        plugin = Plugin("policy", f"p{number}", loaded=policy)
+        plugins.all.append(plugin)
+        plugins.start(plugin, Node(name="node-1"), {})
+    try:
+        async with Relay(plugins, FaultBoard()) as relay:
+            yield World(ledger, relay, root / "state")
+    finally:
+        ledger.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path, Looks) as made:
+        yield made
+
+
+GPU0, GPU1 = device("gpu0", node("/dev/gpu0", 0)), device("gpu1", node("/dev/gpu1", 1))
+
+
+# -- the devices leave the offer ------------------------------------------------------------------
+
+
+async def test_nothing_is_free_before_all_its_devices_have_left_the_offer(world: World) -> None:
+    await world.has(release(GPU0, GPU1))
+    world.looks_now()
+    await world.releases.look()
+    assert world.looks.asked == []
+
+    world.offers(offered("gpu1", "a-1"))
+    await world.releases.look()
+    assert world.looks.asked == []
+
+    world.offers(offered("gpu1", "a-2"), offered("gpu0", domain=OTHER))
+    await world.releases.look()
+    assert [one.left for one in world.looks.asked] == [100.0]
+    assert world.releases.pending() == ()
+
+
+async def test_a_drain_waits_for_its_devices_to_leave_under_every_grant(world: World) -> None:
+    drain = replace(release(GPU0), grant=Grant(allocation="", source="drain"))
+    await world.has(drain)
+
+    world.offers(offered("gpu0", "a-7"))
+    await world.releases.look()
+    assert world.looks.asked == []
+
+    world.offers()
+    world.looks_now()
+    await world.releases.look()
+    assert world.releases.pending() == ()
+
+
+async def test_what_comes_back_into_the_offer_has_to_leave_it_again(world: World) -> None:
+    await world.has(release(GPU0))
+    world.offers()
+    world.looks_now()
+    world.clock.advance(10)
+    world.offers(offered("gpu0", "a-1"))
+    world.clock.advance(10)
+    world.offers()
+
+    await world.releases.look()
+
+    assert world.releases.users["r-1"] == ("p0 looked before the devices had left the offer",)
+    assert [one.left for one in world.releases.pending()] == [120.0]
+
+
+async def test_a_release_of_the_same_id_begins_anew_after_one_that_is_over(world: World) -> None:
+    await world.has(release(GPU0))
+    assert await world.users() == ()
+    world.offers()
+    world.clock.advance(50)
+    await world.has(release(GPU0))
+    world.offers()
+
+    assert [one.left for one in world.releases.pending()] == [150.0]
+
+
+# -- what the evidence is about -------------------------------------------------------------------
+
+
+async def test_only_nodes_that_no_live_grant_shares_are_looked_for(world: World) -> None:
+    card = device(
+        "gpu0",
+        node("/dev/gpu0", 0),
+        node("/dev/ctl", 255, shared=True),
+        node("/dev/bus", 7),
+    )
+    half = device("half", node("/dev/gpu0", 0))
+    rest = device("rest", node("/dev/bus", 7))
+
+    async def nodes(*grants: KnownGrant) -> list[str]:
+        await world.has(release(card), grants=grants)
+        (seen,) = world.releases.pending()
+        return sorted(one.path for one in seen.nodes)
+
+    assert await nodes() == ["/dev/bus", "/dev/gpu0"]
+    assert await nodes(granted("a-2", rest)) == ["/dev/gpu0"]
+    assert await nodes(granted("a-1", half)) == [], "what is left of the grant itself is its own"
+    assert await nodes(granted("a-1", card), granted("a-2")) == ["/dev/bus", "/dev/gpu0"]
+
+
+async def test_what_is_over_is_not_pending(world: World) -> None:
+    await world.has(release(GPU0), release(GPU1, id="r-2", over=True))
+
+    assert [one.id for one in world.releases.pending()] == ["r-1"]
+
+
+async def test_a_release_without_devices_is_over_without_a_question(world: World) -> None:
+    await world.has(release())
+    assert await world.users() == ()
+    assert (world.looks.asked, world.releases.pending()) == ([], ())
+
+
+async def test_a_device_of_a_kind_that_nobody_asks_about_is_in_use(world: World) -> None:
+    await world.has(release(GPU0, device("radio0", kind="radio")))
+
+    assert await world.users() == ("no source of evidence that runs is about the kind of radio0",)
+    assert world.looks.asked == []
+
+
+@pytest.mark.parametrize("kinds", [(), ("gpu",), ("radio", "g*")])
+async def test_a_source_is_asked_about_its_kinds_or_all_where_it_does_not_say(
+    tmp_path: Path, kinds: Any
+) -> None:
+    about = type("About", (Looks,), {"kinds": kinds})
+    async with world_of(tmp_path, about) as world:
+        await world.has(release(GPU0))
+        await world.users()
+        assert len(world.looks.asked) == 1
+
+
+async def test_a_source_whose_kinds_cannot_be_told_any_more_is_asked_about_everything(
+    world: World,
+) -> None:
+    await world.has(release(GPU0))
+    world.looks.kinds = 7
+    world.looks.users = ("pod a",)
+    assert await world.users() == ("pod a",)
+
+
+@pytest.mark.parametrize("what", [{"kinds": ("radio",)}, {"not_applicable": "no kubelet here"}])
+async def test_without_a_source_that_can_say_a_device_is_in_use(
+    tmp_path: Path, what: dict[str, Any]
+) -> None:
+    async with world_of(tmp_path, type("Other", (Looks,), what)) as world:
+        await world.has(release(GPU0))
+        assert "no source of evidence runs" in (await world.users())[0]
+        assert world.looks.asked == []
+
+
+async def test_sources_of_other_kinds_are_not_asked_and_keep_nothing(tmp_path: Path) -> None:
+    other = type("Other", (Looks,), {"kinds": ("radio",)})
+    async with world_of(tmp_path, Looks, other) as world:
+        await world.has(release(GPU0))
+        assert await world.users() == ()
+        assert world.relay.plugins.all[1].instance.asked == []
+        assert world.releases.pending() == ()
+
+
+async def test_while_a_policy_that_is_named_does_not_run_all_is_in_use(tmp_path: Path) -> None:
+    class Fails:
+        def __init__(self, node: Node, settings: Any) -> None:
+            raise OSError("no")
+
+    async with world_of(tmp_path, Looks, Fails) as world:
+        await world.has(release(GPU0))
+        assert await world.users() == ("policy p1 is named in the settings and does not run",)
+        assert len(world.releases.pending()) == 1
+
+
+# -- what it says ---------------------------------------------------------------------------------
+
+
+async def test_who_is_found_is_shown_once_and_keeps_the_release(world: World) -> None:
+    await world.has(release(GPU0))
+    world.looks.users = ("pod a", "pod a", "pod b")
+    assert await world.users() == ("pod a", "pod b")
+    await world.releases.look()
+
+    assert world.shown == 1
+    assert len(world.releases.pending()) == 1
+
+
+@pytest.mark.parametrize("began", [99.9, 100.1, math.nan, math.inf])
+async def test_a_look_that_began_too_early_or_at_no_time_is_no_proof(
+    world: World, began: float
+) -> None:
+    await world.has(release(GPU0))
+    world.offers()
+    world.looks.began = began
+    await world.releases.look()
+
+    assert len(world.releases.users["r-1"]) == 1
+    assert len(world.releases.pending()) == 1
+
+
+async def test_a_release_is_told_with_its_devices_and_forgotten(world: World) -> None:
+    await world.has(release(GPU0, GPU1))
+    assert await world.users() == ()
+
+    (event,) = world.events
+    assert (event.name, event.facts) == (
+        "devices-released",
+        {"allocation": "a-1", "devices": "gpu0, gpu1"},
+    )
+    assert (await world.books.read()).releases == ()
+    assert world.releases.users == {}
+    assert world.touched > 0
+
+
+# -- too long -------------------------------------------------------------------------------------
+
+
+async def test_five_minutes_make_it_a_condition_and_it_is_named_who_has_it(world: World) -> None:
+    await world.has(release(GPU0, since=5000.0), release(GPU1, id="r-2", over=True, since=1.0))
+    world.looks.users = ("pod a", "pod b", "pod c", "pod d")
+    world.books.settled = False  # the source of the other is told later
+    await world.users()
+    said = []
+    for seconds in (299.0, 1.0):
+        world.clock.advance(seconds)
+        await world.releases.look()
+        said.append(world.conditions.all)
+    assert [len(one) for one in said] == [0, 1]
+    condition = said[1][0]
+    assert condition.type == "ReleaseStuck"
+    assert condition.message == (
+        "allocation a-1 (gpu0) has not been free since it ended: pod a; pod b; pod c"
+    )
+
+
+# -- by itself ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [LedgerUnwritable("ledger.db", "full"), OSError("full")])
+async def test_it_looks_by_itself_at_each_wake_also_after_a_failure(
+    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+
+    async def look() -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            raise error
+
+    world.releases.look = look  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.releases.run)
+        for times in (0, 1, 2):
+            await anyio.wait_all_tasks_blocked()
+            assert looked == times
+            world.releases.wake()
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr("hardpoint._core.releases.EVERY", 0.0)
+        world.releases.wake()
+        with anyio.fail_after(5):
+            while looked < 6:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_an_operator_has_ended_is_taken_up(world: World) -> None:
+    await world.has(release(GPU0))
+    await world.releases.look()
+    assert world.touched == 0
+    await world.ledger.write(lambda db: _keep(release(GPU1), db))
+
+    await world.releases.look()
+
+    assert [one.devices for one in world.books.book.releases] == [(GPU1,)]
+    assert world.touched == 1
