@@ -17,6 +17,7 @@ from hardpoint._core.conditions import Conditions
 from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.faults import FaultBoard
 from hardpoint._core.granting import Granting
+from hardpoint._core.grantplan import Stated
 from hardpoint._core.grantrows import (
     READ,
     Book,
@@ -27,14 +28,16 @@ from hardpoint._core.grantrows import (
     keep_grant,
     keep_release,
 )
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger import Ledger, Want
 from hardpoint._core.lost import Lost
 from hardpoint._core.relay import Relay
 from hardpoint._core.releases import Releases
+from hardpoint._core.rows import open_claim, open_hold
+from hardpoint.allocation import allocation_key
 from hardpoint.contract import hookimpl
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.grants import Evidence, Grant, GrantOutcome, Outcome, Release
-from hardpoint.model import Device, DeviceNode, Domain, Event, Offer, Offered
+from hardpoint.model import Allotment, ClaimKey, Device, DeviceNode, Domain, Event, Offer, Offered
 from hardpoint.node import Node
 from hardpoint.testing.clock import ManualClock
 
@@ -67,6 +70,10 @@ class Books:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.book = Book()
+        self.failing: set[str] = set()
+
+    def answers(self, source: str) -> bool:
+        return source not in self.failing
 
     async def read(self) -> Book:
         return book_of(await self._ledger.query(READ))
@@ -446,4 +453,327 @@ async def test_what_an_operator_has_ended_is_taken_up(world: World) -> None:
     await world.releases.look()
 
     assert [one.devices for one in world.books.book.releases] == [(GPU1,)]
+    assert world.touched == 1
+
+
+# -- what the ledger holds ------------------------------------------------------------------------
+
+
+def hold(db: Any, uid: str, name: str, allocation: str, driver: str = DOMAIN.dra_driver) -> None:
+    key = ClaimKey(uid, "ns", f"{uid}-claim", driver)
+    if uid == "id":
+        key = allocation_key("hardpoint.dev/gpu", f"{name}@x", driver)
+    open_claim(db, key, "", 1.0)
+    allotment = Allotment(request="r", device=name, pool="p", allocation=allocation)
+    want = Want(
+        allotment=allotment,
+        device=device(name).device,
+        cdi_vendor="v",
+        cdi_name=f"n-{uid}",
+        parts=(),
+        undo=True,
+    )
+    open_hold(db, key, want, "boot", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("uid", "name", "allocation", "driver", "found"),
+    [
+        ("u", "gpu0", "a-1", "hardpoint.dev", ("claim ns/u-claim",)),
+        ("u", "gpu0", "", "hardpoint.dev", ("claim ns/u-claim",)),
+        ("id", "gpu0", "a-1", "hardpoint.dev", ("gpu0@x of hardpoint.dev/gpu",)),
+        ("u", "gpu0", "a-2", "hardpoint.dev", ()),
+        ("u", "gpu1", "a-1", "hardpoint.dev", ()),
+        ("u", "gpu0", "a-1", "other.dev", ()),
+    ],
+)
+async def test_a_hold_of_its_allocation_is_a_user_whatever_the_evidence_says(
+    world: World, uid: str, name: str, allocation: str, driver: str, found: tuple[str, ...]
+) -> None:
+    await world.has(release(GPU0))
+    await world.ledger.write(lambda db: hold(db, uid, name, allocation, driver))
+
+    assert await world.users() == found
+    assert bool(world.releases.pending()) == bool(found)
+
+
+async def test_a_hold_of_any_allocation_keeps_a_drain(world: World) -> None:
+    await world.has(replace(release(GPU0), grant=Grant(allocation="", source="drain")))
+    await world.ledger.write(lambda db: hold(db, "u", "gpu0", "a-9"))
+
+    assert await world.users() == ("claim ns/u-claim",)
+
+
+# -- a source that cannot say ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [Evidence.unknown("the kubelet is silent"), OSError("gone")])
+async def test_what_a_source_cannot_say_is_in_use(tmp_path: Path, answer: Any) -> None:
+    class Mute(Looks):
+        @hookimpl
+        def find_users(self, release: Release) -> Evidence:
+            if isinstance(answer, Exception):
+                raise answer
+            return cast("Evidence", answer)
+
+    async with world_of(tmp_path, Mute) as world:
+        await world.has(release(GPU0))
+        (said,) = await world.users()
+        assert said.startswith("p0 cannot say: ")
+        assert len(world.releases.pending()) == 1
+
+
+async def test_a_user_without_a_name_is_one(world: World) -> None:
+    await world.has(release(GPU0))
+    world.looks.users = ("",)
+
+    assert await world.users() == ("p0",)
+
+
+async def test_two_sources_may_share_the_kinds_of_a_release(tmp_path: Path) -> None:
+    radios = type("Radios", (Looks,), {"kinds": ("radio",)})
+    async with world_of(tmp_path, Looks, radios) as world:
+        await world.has(release(GPU0, device("radio0", kind="radio")))
+        assert await world.users() == ()
+        assert world.releases.pending() == ()
+
+
+# -- what its source is told ----------------------------------------------------------------------
+
+
+class Source:
+    """A source of grants that is told what becomes of them, and may not listen."""
+
+    kinds = ("gpu",)
+
+    def __init__(self, node: Node, settings: Any) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.deaf = False
+
+    @hookimpl
+    def grant_devices(self) -> tuple[Grant, ...]:
+        return ()
+
+    @hookimpl
+    def report_grant(self, grant: Grant, outcome: GrantOutcome) -> None:
+        self.hear(grant.allocation, outcome.outcome.value)
+
+    @hookimpl
+    def report_release(self, grant: Grant, release: Release) -> None:
+        self.hear(grant.allocation, ",".join(release.names))
+
+    def hear(self, allocation: str, what: str) -> None:
+        if self.deaf:
+            raise OSError("nobody listens")
+        self.told.append((allocation, what))
+
+
+class Silent:
+    """A source that wants to be told nothing."""
+
+    kinds = ("gpu",)
+
+    def __init__(self, node: Node, settings: Any) -> None: ...
+
+    @hookimpl
+    def grant_devices(self) -> tuple[Grant, ...]:
+        return ()
+
+
+def reported(*devices: Meant, source: str = "policy/p1", **more: Any) -> KnownRelease:
+    grant = Grant(allocation="a-1", source=source)
+    return replace(release(*devices, report=True, **more), grant=grant)
+
+
+@pytest.fixture
+async def told(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path, Looks, Source) as made:
+        yield made
+
+
+def source_of(world: World) -> Any:
+    return world.relay.plugins.all[1].instance
+
+
+async def test_its_source_is_told_once_that_it_is_over(told: World) -> None:
+    await told.has(reported(GPU0))
+    await told.users()
+    await told.releases.look()
+
+    assert source_of(told).told == [("a-1", "gpu0")]
+    assert [one.name for one in told.events] == ["allocation-released"]
+    assert (await told.books.read()).releases == ()
+
+
+async def test_a_source_that_does_not_listen_is_told_again_and_its_device_is_free_for_nobody(
+    told: World,
+) -> None:
+    await told.has(reported(GPU0))
+    source_of(told).deaf = True
+    await told.users()
+    assert [(one.over, one.devices) for one in (await told.books.read()).releases] == [
+        (True, (GPU0,))
+    ]
+    assert (told.events, told.releases.pending()) == ([], ())
+
+    source_of(told).deaf = False
+    await told.releases.look()
+    assert source_of(told).told == [("a-1", "gpu0")]
+    assert (await told.books.read()).releases == ()
+
+
+async def test_a_source_that_wants_no_reports_is_told_nothing(tmp_path: Path) -> None:
+    async with world_of(tmp_path, Looks, Silent) as world:
+        await world.has(reported(GPU0))
+        await world.users()
+        assert (await world.books.read()).releases == ()
+
+
+async def test_a_source_that_does_not_run_is_told_when_it_does(told: World) -> None:
+    await told.has(reported(GPU0, source="policy/absent"))
+    await told.users()
+
+    assert [one.over for one in (await told.books.read()).releases] == [True]
+
+
+async def test_nothing_is_told_before_what_sources_say_now_is_written_down(told: World) -> None:
+    await told.has(reported(GPU0))
+    told.books.settled = False
+    await told.users()
+    assert source_of(told).told == []
+
+    told.books.settled = True
+    await told.releases.look()
+    assert source_of(told).told == [("a-1", "gpu0")]
+
+
+async def test_a_source_that_cannot_be_read_now_is_told_when_it_can(told: World) -> None:
+    """It may state the grant again: nobody knows."""
+    await told.has(reported(GPU0))
+    told.books.failing = {"policy/p1"}
+    await told.users()
+    assert source_of(told).told == []
+
+    told.books.failing = set()
+    await told.releases.look()
+    assert source_of(told).told == [("a-1", "gpu0")]
+
+
+async def test_the_end_of_a_grant_that_is_stated_again_is_not_told_and_frees_its_devices(
+    told: World,
+) -> None:
+    again = KnownGrant(
+        grant=Grant(allocation="a-1", source="policy/p1"),
+        devices=(),
+        outcome=GrantOutcome(Outcome.UNKNOWN_DEVICE, "no such device"),
+        told=True,
+    )
+    await told.has(reported(GPU0), grants=(again,))
+    await told.users()
+
+    assert source_of(told).told == []
+    assert [one.devices for one in (await told.books.read()).releases] == [()]
+
+
+async def test_the_end_of_a_grant_is_told_once_what_was_taken_out_before_is_free_too(
+    told: World,
+) -> None:
+    before = replace(reported(GPU1, id="r-2"), report=False)
+    other = replace(
+        reported(device("gpu7"), id="r-3"), grant=Grant(allocation="a-7", source="policy/p1")
+    )
+    await told.has(replace(reported(GPU0), over=True), before, other)
+    told.looks.users = ("pod a",)
+    await told.users()
+    assert source_of(told).told == []
+
+    told.looks.users = ()
+    await told.releases.look()
+    await told.releases.look()
+    assert sorted(source_of(told).told) == [("a-1", "gpu0"), ("a-7", "gpu7")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "name", "words"),
+    [
+        (GrantOutcome(Outcome.IN_FORCE), "grant-in-force", "its devices are offered"),
+        (GrantOutcome(Outcome.OVERLAP, "it is taken"), "grant-refused", "it is taken"),
+    ],
+)
+async def test_a_source_is_told_once_what_became_of_a_grant(
+    told: World, outcome: GrantOutcome, name: str, words: str
+) -> None:
+    grant = Grant(allocation="a-1", source="policy/p1")
+    await told.has(grants=(KnownGrant(grant=grant, devices=(), outcome=outcome),))
+    source_of(told).deaf = True
+    await told.releases.look()
+    assert told.events == []
+
+    source_of(told).deaf = False
+    await told.releases.look()
+    await told.releases.look()
+    assert source_of(told).told == [("a-1", outcome.outcome.value)]
+    (event,) = told.events
+    assert (event.name, event.warning) == (name, not outcome.in_force)
+    assert event.message == f"allocation a-1: {words}"
+    assert [one.told for one in told.books.book.grants] == [True]
+
+
+# -- a node that is handed back -------------------------------------------------------------------
+
+
+async def test_a_node_that_is_handed_back_waits_for_what_is_held_and_comes_back(
+    world: World,
+) -> None:
+    await world.ledger.write(lambda db: hold(db, "u", "gpu0", "a-1"))
+    await world.releases.withdraw("service")
+    await world.releases.withdraw("service")
+
+    book = world.books.book
+    assert book.withdrawn == "service"
+    assert [(one.id, one.report, one.since) for one in book.releases] == [("drain", False, 5000.0)]
+    assert [(one.name, one.warning) for one in world.events] == [("node-withdrawn", True)]
+    assert world.touched == 1
+
+    await world.releases.resume()
+    await world.releases.resume()
+    assert (world.books.book.withdrawn, world.books.book.releases) == ("", ())
+    assert [one.name for one in world.events] == ["node-withdrawn", "node-resumed"]
+    assert world.touched == 2
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+async def test_one_that_cannot_be_written_costs_no_other_and_is_said(
+    told: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await told.has(replace(reported(GPU0), over=True), replace(reported(GPU1, id="r-2"), over=True))
+    forget = told.releases._forget
+
+    async def fails(known: KnownRelease) -> None:
+        if known.id == "r-1":
+            raise OSError("full")
+        await forget(known)
+
+    monkeypatch.setattr(told.releases, "_forget", fails)
+    told.offers()
+    with pytest.raises(OSError, match="full"):
+        await told.releases.look()
+    assert [one.id for one in (await told.books.read()).releases] == ["r-1"]
+
+
+async def test_what_was_lost_is_over_when_nobody_uses_it(world: World) -> None:
+    lost = world.releases._lost
+    lost.path.write_text("{}")
+    await lost.begin(say=True)
+    stated = {SOURCE: Stated(source=SOURCE, kinds=("gpu",), grants=())}
+    await lost.keys(Book(), (GPU0,), stated, complete=True)
+    assert [one.id for one in world.releases.pending()] == ["lost"]
+
+    await world.users()
+
+    assert not lost.lost
+    assert [one.name for one in world.events] == ["release-lost-over"]
+    assert "lost: nobody uses gpu0" in world.events[0].message
     assert world.touched == 1
