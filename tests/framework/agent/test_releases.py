@@ -777,3 +777,137 @@ async def test_what_was_lost_is_over_when_nobody_uses_it(world: World) -> None:
     assert [one.name for one in world.events] == ["release-lost-over"]
     assert "lost: nobody uses gpu0" in world.events[0].message
     assert world.touched == 1
+
+
+# -- what is easily overlooked --------------------------------------------------------------------
+
+
+async def test_a_device_has_left_the_offer_since_it_first_did(world: World) -> None:
+    await world.has(release(GPU0))
+    assert [one.left for one in world.releases.pending()] == [0.0]
+    world.releases._wake = anyio.Event()
+    world.offers()
+    assert world.releases._wake.is_set(), "it is looked soon"
+    world.clock.advance(10)
+    world.offers()
+
+    assert [one.left for one in world.releases.pending()] == [100.0]
+
+
+async def test_nodes_without_numbers_are_told_apart_by_their_paths(world: World) -> None:
+    mine, theirs = DeviceNode(path="/dev/acme0"), DeviceNode(path="/dev/acme1")
+    await world.has(release(device("gpu0", mine, theirs)))
+    (seen,) = world.releases.pending()
+    assert sorted(one.path for one in seen.nodes) == ["/dev/acme0", "/dev/acme1"]
+
+    await world.has(grants=(granted("a-2", device("gpu5", theirs)),))
+    (seen,) = world.releases.pending()
+    assert [one.path for one in seen.nodes] == ["/dev/acme0"]
+
+
+async def test_a_device_that_another_grant_has_is_that_ones_to_open(world: World) -> None:
+    await world.has(release(GPU0), grants=(granted("a-2", GPU0),))
+
+    assert [one.nodes for one in world.releases.pending()] == [()]
+
+
+async def test_a_claim_that_takes_it_while_it_is_looked_keeps_it(tmp_path: Path) -> None:
+    class Slow(Looks):
+        async def find(self) -> None: ...
+
+        @hookimpl
+        async def find_users(self, release: Release) -> Evidence:  # type: ignore[override]
+            await self.find()
+            return Evidence(began=self.began)
+
+    async with world_of(tmp_path, Slow) as world:
+        await world.has(release(GPU0))
+        world.looks.find = lambda: world.ledger.write(lambda db: hold(db, "u", "gpu0", "a-1"))
+        assert await world.users() == ()
+        assert len((await world.books.read()).releases) == 1
+        assert world.events == []
+
+
+async def test_what_was_taken_out_of_a_grant_is_forgotten_when_it_is_free(world: World) -> None:
+    """Whatever else of that allocation is in use still, and though it is stated."""
+    used = release(GPU1, id="r-2")
+    await world.has(release(GPU0), used, grants=(granted("a-1", device("gpu9")),))
+    world.offers(offered("gpu1", "a-1"))
+    world.looks_now()
+    await world.releases.look()
+
+    assert (await world.books.read()).releases == (used,)
+    assert world.touched == 2, "its device may be offered again"
+
+
+async def test_an_allocation_that_is_in_use_keeps_no_report_of_another(told: World) -> None:
+    other = replace(
+        reported(device("gpu7"), id="r-3"), grant=Grant(allocation="a-7", source="policy/p1")
+    )
+    await told.has(reported(GPU0), other)
+    told.offers(offered("gpu7", "a-7"))
+    told.looks_now()
+    await told.releases.look()
+
+    assert source_of(told).told == [("a-1", "gpu0")]
+
+
+async def test_a_drain_that_nobody_could_look_at_for_long_is_said_to_be_unknown(
+    world: World,
+) -> None:
+    """It began before this process did."""
+    drain = Grant(allocation="", source="drain")
+    await world.has(replace(release(GPU0, since=4000.0), grant=drain))
+    world.offers(offered("gpu0"))
+    await world.releases.look()
+
+    assert [one.message for one in world.conditions.all] == [
+        "allocation drain (gpu0) has not been free since it ended: that is not known yet"
+    ]
+
+
+async def test_a_release_of_tomorrow_is_stuck_in_five_minutes(world: World) -> None:
+    await world.has(release(GPU0, since=90000.0))
+    world.offers(offered("gpu0", "a-1"))
+    counts = []
+    for seconds in (0.0, 299.0, 1.0):
+        world.clock.advance(seconds)
+        await world.releases.look()
+        counts.append(len(world.conditions.all))
+    assert counts == [0, 0, 1]
+
+
+async def test_a_marker_that_an_operator_removes_is_taken_up_though_nothing_else_is_pending(
+    world: World,
+) -> None:
+    lost = world.releases._lost
+    lost.path.write_text("{}")
+    await lost.begin(say=True)
+    lost.path.unlink()
+    await world.releases.look()
+
+    assert (lost.lost, world.touched) == (False, 1)
+
+
+async def test_a_ledger_that_cannot_be_written_for_one_is_said(
+    told: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await told.has(replace(reported(GPU0), over=True), replace(reported(GPU1, id="r-2"), over=True))
+    forget = told.releases._forget
+
+    async def fails(known: KnownRelease) -> None:
+        if known.id == "r-1":
+            raise LedgerUnwritable("ledger.db", "full")
+        await forget(known)
+
+    monkeypatch.setattr(told.releases, "_forget", fails)
+    told.offers()
+    with pytest.raises(LedgerUnwritable):
+        await told.releases.look()
+    assert [one.id for one in (await told.books.read()).releases] == ["r-1"]
+
+
+async def test_a_node_that_is_handed_back_is_looked_at_soon(world: World) -> None:
+    world.releases._wake = anyio.Event()
+    await world.releases.withdraw("service")
+    assert world.releases._wake.is_set()
