@@ -26,6 +26,7 @@ class Shown:
     """A change as people read it, without its line number: that moves."""
 
     file: str
+    function: str
     was: str
     becomes: str
 
@@ -52,6 +53,7 @@ def shown(path: Path, source: str, change: Change) -> Shown:
     after = changed(source, change).encode()
     return Shown(
         str(path.relative_to(ROOT)),
+        change.function,
         _words(raw[first:until]),
         _words(after[first : until + len(after) - len(raw)]),
     )
@@ -65,7 +67,7 @@ def explained() -> dict[Shown, str]:
     """Return why a change that no test notices may stand, by what it is."""
     said = tomllib.loads((HERE / "explained.toml").read_text("utf-8"))
     return {
-        Shown(file, one["was"], one["becomes"]): one["why"]
+        Shown(file, one["in"], one["was"], one["becomes"]): one["why"]
         for file, entries in said.items()
         for one in entries
     }

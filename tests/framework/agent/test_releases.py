@@ -673,6 +673,8 @@ async def test_the_end_of_a_grant_that_is_stated_again_is_not_told_and_frees_its
 
     assert source_of(told).told == []
     assert [one.devices for one in (await told.books.read()).releases] == [()]
+    assert told.books.book == await told.books.read()
+    assert told.touched == 2, "its devices may be offered to others"
 
 
 async def test_the_end_of_a_grant_is_told_once_what_was_taken_out_before_is_free_too(

@@ -130,11 +130,13 @@ def test_a_pod_has_it_by_an_id_or_by_a_claim(agent: FakeAgent) -> None:
 
     def pod(*ids: str, device: str = "gpu9") -> PodUse:
         held = HeldResource(container="m", resource=GPU, ids=ids)
-        return PodUse(namespace="n", name="p", resources=(held,), devices=(has(device),))
+        devices = (has("gpu8"), has(device))
+        return PodUse(namespace="n", name="p", resources=(held,), devices=devices)
 
     assert one.by_pod(pod("gpu8", "gpu0@a1"))
     assert one.by_pod(pod(device="gpu0"))
     assert not one.by_pod(pod("gpu8"))
+    assert not one.by_pod(PodUse(namespace="n", name="p"))
 
 
 def test_a_hold_is_on_what_is_released_by_its_device_and_driver() -> None:

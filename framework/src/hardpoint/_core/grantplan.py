@@ -149,10 +149,7 @@ class _Planner:
         if outcome.in_force:
             devices = meant
         else:  # never half honoured; what it had already and names still is not a mistake's to take
-            named = {entry.name for entry in grant.devices}
-            devices = tuple(
-                one for one in (known.devices if known else ()) if _names(named, grant, one)
-            )
+            devices = tuple(one for one in (known.devices if known else ()) if _names(grant, one))
         kept = {one.key for one in devices}
         gone = [one for one in (known.devices if known else ()) if one.key not in kept]
         if known and gone:
@@ -177,7 +174,7 @@ class _Planner:
             told=bool(known and known.told) and same,
             since=known.since if known else self._scene.now,
         )
-        if known is None or new != known:
+        if new != known:
             self._plan.keep.append(new)
         self._take(new)
 
@@ -318,8 +315,8 @@ class _Planner:
                     ]
 
 
-def _names(named: set[str], grant: Grant, one: Meant) -> bool:
-    return any(entry_means(entry, one) for entry in grant.devices if entry.name in named)
+def _names(grant: Grant, one: Meant) -> bool:
+    return any(entry_means(entry, one) for entry in grant.devices)
 
 
 def entry_means(entry: GrantedDevice, one: Meant) -> bool:
