@@ -99,7 +99,7 @@ def _line(fate: Fate, source: str, known: dict[Shown, str]) -> Line:
     seen = shown(path, source, change)
     return Line(
         module=path.stem,
-        place=f"{seen.file}:{change.line}",
+        place=f"{path.relative_to(ROOT)}:{change.line}",
         kind=change.kind,
         function=change.function,
         was=seen.was,

@@ -25,7 +25,7 @@ class Group:
 class Shown:
     """A change as people read it, without its line number: that moves."""
 
-    file: str
+    module: str
     function: str
     was: str
     becomes: str
@@ -37,11 +37,17 @@ def groups() -> tuple[Group, ...]:
     return tuple(
         Group(
             name,
-            {module: ROOT / one["root"] / f"{module}.py" for module in one["modules"]},
+            {Path(name).name: ROOT / one["root"] / f"{name}.py" for name in one["modules"]},
             tuple(f"tests/{test}" for test in one["tests"]),
         )
         for name, one in said.items()
     )
+
+
+def _path(root: Path, module: str) -> Path:
+    """Return a module's file, in whatever package below the root it is."""
+    (found,) = root.rglob(f"{module}.py")
+    return found
 
 
 def shown(path: Path, source: str, change: Change) -> Shown:
@@ -52,7 +58,7 @@ def shown(path: Path, source: str, change: Change) -> Shown:
     until = len(raw) if until < 0 else until
     after = changed(source, change).encode()
     return Shown(
-        str(path.relative_to(ROOT)),
+        path.stem,
         change.function,
         _words(raw[first:until]),
         _words(after[first : until + len(after) - len(raw)]),
@@ -67,7 +73,7 @@ def explained() -> dict[Shown, str]:
     """Return why a change that no test notices may stand, by what it is."""
     said = tomllib.loads((HERE / "explained.toml").read_text("utf-8"))
     return {
-        Shown(file, one["in"], one["was"], one["becomes"]): one["why"]
-        for file, entries in said.items()
+        Shown(module, one["in"], one["was"], one["becomes"]): one["why"]
+        for module, entries in said.items()
         for one in entries
     }
