@@ -34,8 +34,8 @@ from hardpoint import (
     parts,
 )
 from hardpoint import settings as settings_module
-from hardpoint._core.discovery import Plugin, installed
 from hardpoint._core.offline import described, start_plugins
+from hardpoint._core.plugins.discovery import Plugin, installed
 from hardpoint._where import Share
 from hardpoint.cli.attributes import EVERY_DEVICE
 from hardpoint.contract import Spec, spec_of

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 from e2e_node import ADAPTER, DISPLAY, RENDER, EndToEnd, end_to_end
 
-from hardpoint._core.ledger import read_records
+from hardpoint._core.ledger.ledger import read_records
 from hardpoint.testing.durable import DurableRun, mended, told
 from hardpoint.testing.kubelet import Pod, PodFailed, Prepared
 

@@ -17,8 +17,8 @@ import anyio
 from broker_world import World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
-from hardpoint._core import schema
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.ledger import schema
 from hardpoint.allocation import Assigned, Assignment
 from hardpoint.errors import HardpointError, HoldConflict, LedgerUnwritable
 from hardpoint.kubelet.podsource import Checkpoint

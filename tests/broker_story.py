@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import anyio
 from broker_world import MAJOR, FakeNode, World, claim, prepare
 
-from hardpoint._core import schema
-from hardpoint._core.broker import Broker
-from hardpoint._core.locks import WriterLock
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.ledger import schema
+from hardpoint._core.ledger.locks import WriterLock
 from hardpoint.errors import HardpointError, HookFault
 from hardpoint.model import (
     Device,

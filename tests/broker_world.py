@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from hardpoint._core.broker import Broker
-from hardpoint._core.ledger import Ledger
-from hardpoint._core.locks import ClaimLocks
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.ledger.locks import ClaimLocks
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HookFault, HookLate, Refuse, TryAgain
 from hardpoint.model import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from broker_story import Story
 
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.broker import Broker
 from hardpoint.errors import HardpointError
 from hardpoint.testing.durable import DurableRun, heard, resume
 

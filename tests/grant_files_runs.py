@@ -11,7 +11,7 @@ from grant_runs import GrantRun
 from grant_story import Site
 from grant_truth import MAJOR, MINORS, Played, Truth
 
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.policies.cdi_grants import CdiGrants
 
 _STALE = 50

@@ -33,8 +33,8 @@ from hardpoint import (
     hookimpl,
 )
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.reaper import Reaper
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.pods.reaper import Reaper
 from hardpoint.agent import Agent
 from hardpoint.errors import HoldError
 from hardpoint.grants import published_name

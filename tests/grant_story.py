@@ -12,11 +12,13 @@ import anyio
 from grant_truth import MAJOR, MINORS, Played, Radios, Truth
 
 from hardpoint._core import agent as agent_module
-from hardpoint._core import granting, releases, schema, upkeep
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.grantrows import Book
-from hardpoint._core.lost import MARKER
+from hardpoint._core.claims import upkeep
+from hardpoint._core.grants import granting, releases
+from hardpoint._core.grants.lost import MARKER
+from hardpoint._core.ledger import schema
+from hardpoint._core.ledger.grantrows import Book
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import HardpointError, HoldDenied, LedgerUnwritable
 from hardpoint.model import Allotment, Claim, ClaimKey, NodeType

@@ -23,7 +23,7 @@ from hardpoint import (
     exclusive,
     hookimpl,
 )
-from hardpoint._core.ledger import read_records
+from hardpoint._core.ledger.ledger import read_records
 from hardpoint.agent import Agent
 from hardpoint.testing.durable import heard, told
 

@@ -14,7 +14,7 @@ from broker_world import MAJOR, FakeNode
 
 from hardpoint import Device, Hold, hookimpl
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.model import (
     DeviceNode,
     NodeType,

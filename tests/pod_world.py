@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from broker_world import DOMAIN, World
 
-from hardpoint._core.allocations import Allocations
-from hardpoint._core.broker import Broker
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.podwatch import PodWatch, Surroundings
+from hardpoint._core.claims.allocations import Allocations
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.pods.podwatch import PodWatch, Surroundings
 from hardpoint.allocation import Allocation, Assigned, Assignment
 from hardpoint.errors import CallFailed
 from hardpoint.kubelet.pods import HeldDevice, HeldResource, PodUse
@@ -68,7 +68,7 @@ class Pods:
         assert self.served is not None
         self.served = replace(self.served, changed=self.served.changed + 1)
 
-    # -- hardpoint._core.podwatch.Pods ------------------------------------------------------------
+    # -- hardpoint._core.pods.podwatch.Pods -------------------------------------------------------
 
     def kubelet(self) -> Kubelet | None:
         return self.served

@@ -10,14 +10,14 @@ from typing import Any
 
 from pod_world import Pods
 
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.grantrows import Meant
-from hardpoint._core.holding import Known
-from hardpoint._core.reaper import Reaper, Surroundings, timings_of
-from hardpoint._core.records import Record
-from hardpoint._core.relay import Relay
-from hardpoint._core.revoked import Granted
+from hardpoint._core.ledger.grantrows import Meant
+from hardpoint._core.ledger.records import Record
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
+from hardpoint._core.pods.holding import Known
+from hardpoint._core.pods.reaper import Reaper, Surroundings, timings_of
+from hardpoint._core.pods.revoked import Granted
 from hardpoint.allocation import Assignment, allocation_key
 from hardpoint.contract import hookimpl
 from hardpoint.errors import CallFailed, HardpointError, KubeUnreachable

@@ -18,7 +18,7 @@ import anyio
 from bench.rows import Row, Told, percentile
 from broker_world import World, claim, prepare
 
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.broker import Broker
 
 ROUNDS = 200
 AT_ONCE = 64

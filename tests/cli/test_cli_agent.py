@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 from shell import Answer, Cluster, Shell, agent_of, cluster_of, ended
 
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint.testing.kubelet import Pod, PodFailed
 
 DRIVER = "hardpoint.dev"

@@ -11,8 +11,14 @@ import pytest
 from shell import Answer, Shell
 from strange_policies import run
 
-from hardpoint._core.grantrows import KnownGrant, KnownRelease, Meant, keep_grant, keep_release
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.grantrows import (
+    KnownGrant,
+    KnownRelease,
+    Meant,
+    keep_grant,
+    keep_release,
+)
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.state import mark_running, write_status
 from hardpoint.grants import Grant, GrantOutcome, Outcome
 from hardpoint.model import Device

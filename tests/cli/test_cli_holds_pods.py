@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import anyio
 from shell import Shell
 
-from hardpoint._core.ledger import Ledger, Want
+from hardpoint._core.ledger.ledger import Ledger, Want
 from hardpoint._core.state import mark_running, write_status
 from hardpoint.allocation import allocation_key
 from hardpoint.model import Allotment, Claim, Device

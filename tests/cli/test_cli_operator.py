@@ -11,8 +11,8 @@ import anyio.to_thread
 import pytest
 from shell import Answer, Shell
 
-from hardpoint._core.ledger import Ledger, Want
-from hardpoint._core.locks import ClaimLocks
+from hardpoint._core.ledger.ledger import Ledger, Want
+from hardpoint._core.ledger.locks import ClaimLocks
 from hardpoint.cli.operator import operator
 from hardpoint.model import Allotment, Claim, ClaimKey, Device, HoldState
 

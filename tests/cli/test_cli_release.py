@@ -15,9 +15,15 @@ import anyio.to_thread
 import pytest
 from shell import Answer, Shell, agent_of, cluster_of
 
-from hardpoint._core.grantrows import KnownGrant, KnownRelease, Meant, keep_grant, keep_release
-from hardpoint._core.ledger import Ledger, Want
-from hardpoint._core.locks import ClaimLocks
+from hardpoint._core.ledger.grantrows import (
+    KnownGrant,
+    KnownRelease,
+    Meant,
+    keep_grant,
+    keep_release,
+)
+from hardpoint._core.ledger.ledger import Ledger, Want
+from hardpoint._core.ledger.locks import ClaimLocks
 from hardpoint._core.state import mark_running, write_status
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.grants import Grant, GrantOutcome, Outcome

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from shell import Shell, agent_of, cluster_of, ended, log_of
 
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint.testing.kubelet import PodFailed
 
 DRIVER = "hardpoint.dev"

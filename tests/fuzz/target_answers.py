@@ -15,13 +15,13 @@ from fuzz.choices import ODD_TEXTS, Choices
 from fuzz.world import DOMAIN, Stage, check_published
 
 from hardpoint import Node, hookimpl
-from hardpoint._core.codec import load
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.inventory import Facts, Listing, as_offer, build
-from hardpoint._core.ledger import KeptListing, _kept
+from hardpoint._core.ledger.codec import load
+from hardpoint._core.ledger.ledger import KeptListing, _kept
 from hardpoint._core.logs import escaped
-from hardpoint._core.relay import Relay
+from hardpoint._core.offer.inventory import Facts, Listing, as_offer, build
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.model import (
     Capacity,
     Device,

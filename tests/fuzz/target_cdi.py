@@ -15,7 +15,7 @@ from broker_world import World
 from fuzz.choices import Choices, mutated
 from fuzz.world import DOMAIN, Stage, check_published
 
-from hardpoint._core.inventory import Facts, Listing, as_offer, build
+from hardpoint._core.offer.inventory import Facts, Listing, as_offer, build
 from hardpoint.cdi import spec
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import BadValue

@@ -16,7 +16,7 @@ from broker_world import claim as whole
 from fuzz.choices import Choices, mutated
 from fuzz.world import DOMAIN, Stage
 
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.broker import Broker
 from hardpoint._kube import decode
 from hardpoint.errors import HardpointError
 from hardpoint.model import Claim, ClaimKey, PreparedDevice

@@ -18,9 +18,9 @@ from broker_world import World, claim, prepare
 from fuzz.choices import ODD_NUMBERS, ODD_TEXTS, Choices
 from fuzz.world import DOMAIN, Stage, check_published
 
-from hardpoint._core.broker import Broker
-from hardpoint._core.inventory import Facts, Listing, as_offer, build
-from hardpoint._core.ledger import read_records
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.offer.inventory import Facts, Listing, as_offer, build
 from hardpoint.errors import HoldError, LedgerError
 from hardpoint.model import Offer
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fuzz.choices import ODD_TEXTS, Choices
 from fuzz.world import DOMAIN, Stage, check_published
 
-from hardpoint._core.inventory import Facts, Listing, as_offer, build
+from hardpoint._core.offer.inventory import Facts, Listing, as_offer, build
 from hardpoint.attributes import is_subdomain
 from hardpoint.errors import BadSettings
 from hardpoint.model import Device, DeviceNode, Domain, Offer

@@ -18,8 +18,8 @@ from fuzz.choices import Choices
 from fuzz.world import CANARY, DOMAIN, Stage, check_published
 
 from hardpoint import Node
-from hardpoint._core.inventory import Built, Facts, Listing, as_offer, build
-from hardpoint._core.listing import listing
+from hardpoint._core.offer.inventory import Built, Facts, Listing, as_offer, build
+from hardpoint._core.plugins.listing import listing
 from hardpoint.model import Offer, Offered, Unread
 from hardpoint.platform import Platform
 from hardpoint.testing import FakeMachine

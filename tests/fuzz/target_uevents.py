@@ -14,7 +14,7 @@ from typing import Any
 from fuzz.choices import Choices
 from fuzz.world import Stage
 
-from hardpoint._core.uevents import Told, _drain, matters
+from hardpoint._core.offer.uevents import Told, _drain, matters
 
 PLUG = b"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\0ACTION=add\0SUBSYSTEM=usb\0"
 

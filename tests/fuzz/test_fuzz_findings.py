@@ -16,11 +16,11 @@ from broker_world import World, claim, prepare
 from fuzz.target_sysfs import healthy, offered
 from fuzz.world import DOMAIN, check_published
 
-from hardpoint._core.inventory import Facts, as_offer, build
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.logs import TextFormatter
-from hardpoint._core.records import Record
-from hardpoint._core.uevents import _drain, matters
+from hardpoint._core.offer.inventory import Facts, as_offer, build
+from hardpoint._core.offer.uevents import _drain, matters
 from hardpoint._kube import PAGE, Resource, decode
 from hardpoint.attributes import publishable
 from hardpoint.cdi_files import CdiDirectory

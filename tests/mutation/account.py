@@ -37,7 +37,7 @@ def groups() -> tuple[Group, ...]:
     return tuple(
         Group(
             name,
-            {Path(name).name: ROOT / one["root"] / f"{name}.py" for name in one["modules"]},
+            {module: _path(ROOT / one["root"], module) for module in one["modules"]},
             tuple(f"tests/{test}" for test in one["tests"]),
         )
         for name, one in said.items()

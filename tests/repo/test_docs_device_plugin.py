@@ -10,9 +10,9 @@ import pytest
 import yaml
 from tutorial import ROOT, blocks
 
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.offer.shares import Shares
 from hardpoint._core.offline import look, sections
-from hardpoint._core.shares import Shares
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.cel import Selector
 from hardpoint.model import Offer
 from hardpoint.node import Node

@@ -13,9 +13,9 @@ import pytest
 from tutorial import Tutorial, block
 
 from hardpoint import Claim, Device, Node, Offer, Offered, Verdict, Veto
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.relay import Relay
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.model import ClaimKey, Domain
 
 PAGE = "howto/write-a-policy.md"

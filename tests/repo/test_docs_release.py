@@ -34,7 +34,7 @@ def test_its_numbers_are_the_defaults() -> None:
 
 
 def test_it_names_every_event_of_the_reaper() -> None:
-    from hardpoint._core import reaper
+    from hardpoint._core.pods import reaper
 
     words = {"pod-overstays", "pod-reaped", *reaper._WORDS.values()}
     assert {Reaped.SPARED, Reaped.WOULD_DELETE, Reaped.LATER} == set(reaper._WORDS)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from broker_world import World, claim, prepare
 
-from hardpoint._core.ledger import Ledger
-from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.ledger.locks import ClaimLocks, WriterLock
 from hardpoint._core.state import make_private, mark_running, write_status
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import BadValue, HoldFailed, LedgerDamaged, LedgerUnwritable

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.errors import HoldError
 from hardpoint.model import Allotment, Claim, ClaimKey, Offer
 from hardpoint.settings import AgentSettings, PathSettings

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from hardpoint import Device, Health, Hold, hookimpl
-from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.pods.absence import Pace
 from hardpoint.model import Allotment, Claim, ClaimKey, Condition, Offer
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, PathSettings

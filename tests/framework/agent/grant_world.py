@@ -21,7 +21,7 @@ from hardpoint import (
     hookimpl,
 )
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.model import Allotment, Claim
 
 from .conftest import World, claim

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from hardpoint._core.afterudev import AfterUdev
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.offer.afterudev import AfterUdev
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 
 
 class Wakes:

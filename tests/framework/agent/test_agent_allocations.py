@@ -10,9 +10,9 @@ import anyio
 import pytest
 from plain_plugin import Plugin
 
-from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.podwatch import SOURCE
+from hardpoint._core.pods.absence import Pace
+from hardpoint._core.pods.podwatch import SOURCE
 from hardpoint._core.state import read_status
 from hardpoint.allocation import Assignment, PodUser
 from hardpoint.errors import HoldConflict, HoldError

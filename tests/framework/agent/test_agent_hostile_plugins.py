@@ -13,7 +13,7 @@ import pytest
 
 from hardpoint import Device, DeviceNode, Health, Hold, Veto, Withheld, hookimpl
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.state import read_status
 from hardpoint.errors import HoldError
 from hardpoint.model import Capacity, Condition, Delivery, Part, Taint, Topology, Unread, Version

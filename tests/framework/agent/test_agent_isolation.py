@@ -10,9 +10,9 @@ import pytest
 from plain_plugin import Plugin as DevicePlugin
 
 from hardpoint import Veto, hookimpl, hookspecs
-from hardpoint._core import offering
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.offer import offering
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.contract import spec_of
 from hardpoint.model import Offer
 from hardpoint.node import Node

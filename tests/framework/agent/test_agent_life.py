@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from hardpoint import Event, Veto, hookimpl
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.errors import HoldDenied, HoldError
 from hardpoint.model import Offer

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from hardpoint import Device, DeviceNode, Event, Health, hookimpl
-from hardpoint._core.discovery import Plugin
-from hardpoint._core.observing import MOST_WAITING
+from hardpoint._core.plugins.discovery import Plugin
+from hardpoint._core.plugins.observing import MOST_WAITING
 from hardpoint.errors import HoldError
 from hardpoint.model import Condition, Delivery, Part
 from hardpoint.settings import Names

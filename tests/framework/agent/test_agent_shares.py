@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from hardpoint import hookimpl
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.agent import Agent
 from hardpoint.errors import BadSettings
 from hardpoint.model import Offer

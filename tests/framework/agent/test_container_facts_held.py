@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.discovery import Plugin
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.allocation import Assignment
 from hardpoint.model import Domain
 from hardpoint.policies.container_facts import ContainerFacts

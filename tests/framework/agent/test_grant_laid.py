@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.grantlaid import laid_over
-from hardpoint._core.grantplan import Stated
-from hardpoint._core.grantrows import Book, DeviceKey, KnownGrant, KnownRelease, Meant
-from hardpoint._core.inventory import Built
+from hardpoint._core.grants.grantlaid import laid_over
+from hardpoint._core.grants.grantplan import Stated
+from hardpoint._core.ledger.grantrows import Book, DeviceKey, KnownGrant, KnownRelease, Meant
+from hardpoint._core.offer.inventory import Built
 from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Outcome
 from hardpoint.model import Device, Domain, Offered, Part, Withheld
 

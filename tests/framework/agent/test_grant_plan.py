@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hardpoint._core.grantplan import Plan, Scene, Stated, in_force, plan
-from hardpoint._core.grantrows import Book, KnownGrant, KnownRelease, Meant
+from hardpoint._core.grants.grantplan import Plan, Scene, Stated, in_force, plan
+from hardpoint._core.ledger.grantrows import Book, KnownGrant, KnownRelease, Meant
 from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Outcome
 from hardpoint.model import Device, Part
 

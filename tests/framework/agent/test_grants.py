@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from hardpoint import Device, GrantedDevice, Node, hookimpl
-from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.grants import releases as releases_module
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.allocation import Assignment
 from hardpoint.errors import HoldDenied, HoldFailed
 from hardpoint.grants import Grant

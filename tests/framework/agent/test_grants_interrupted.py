@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from hardpoint import Node, files
-from hardpoint._core import granting as granting_module
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
-from hardpoint._core.ledger import Ledger
-from hardpoint._core.lost import MARKER, Lost, open_ledger
+from hardpoint._core.grants import granting as granting_module
+from hardpoint._core.grants.lost import MARKER, Lost, open_ledger
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.grants import Grant, Release
 from hardpoint.policies.cdi_grants.reports import Reports

@@ -24,11 +24,11 @@ from hardpoint import (
     hookimpl,
     hookspecs,
 )
-from hardpoint._core import releases as releases_module
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
-from hardpoint._core.grantrows import forget_grant, forget_release
-from hardpoint._core.stating import MOST_DEVICES
+from hardpoint._core.grants import releases as releases_module
+from hardpoint._core.ledger.grantrows import forget_grant, forget_release
+from hardpoint._core.plugins.discovery import Plugin
+from hardpoint._core.plugins.stating import MOST_DEVICES
 from hardpoint.contract import spec_of
 
 from .conftest import World

@@ -8,8 +8,8 @@ import threading
 import anyio
 import pytest
 
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.loopwatch import LoopWatch
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.loopwatch import LoopWatch
 
 
 class _Heard(logging.Handler):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.conditions import Conditions
-from hardpoint._core.grantplan import Stated
-from hardpoint._core.grantrows import Book, DeviceKey, KnownGrant, Meant
-from hardpoint._core.lost import Lost, open_ledger
+from hardpoint._core.grants.conditions import Conditions
+from hardpoint._core.grants.grantplan import Stated
+from hardpoint._core.grants.lost import Lost, open_ledger
+from hardpoint._core.ledger.grantrows import Book, DeviceKey, KnownGrant, Meant
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Outcome
 from hardpoint.model import Device

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.grantrows import DeviceKey
+from hardpoint._core.ledger.grantrows import DeviceKey
 from hardpoint._core.levers import LeverRefused, Levers, levers, read_audits, read_book
 from hardpoint.cdi_files import CdiDirectory
 

@@ -14,7 +14,7 @@ import pytest
 from broker_world import World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
-from hardpoint._core.records import Record
+from hardpoint._core.ledger.records import Record
 from hardpoint.allocation import PodUser
 from hardpoint.errors import HoldError, HoldFailed, HookFault
 from hardpoint.kubelet.pods import HeldResource, PodUse

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from reaper_world import DOMAIN, GPU, Asked, ReaperWorld, Watching, gpu, reaping, record
 
-from hardpoint._core.reaper import Timings, timings_of
-from hardpoint._core.revoked import Granted
+from hardpoint._core.pods.reaper import Timings, timings_of
+from hardpoint._core.pods.revoked import Granted
 from hardpoint.allocation import Assignment, allocation_key
 from hardpoint.contract import hookimpl
 from hardpoint.errors import Refuse, TryAgain

@@ -13,12 +13,12 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from hardpoint._core.conditions import Conditions
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.granting import Granting
-from hardpoint._core.grantplan import Stated
-from hardpoint._core.grantrows import (
+from hardpoint._core.grants.conditions import Conditions
+from hardpoint._core.grants.granting import Granting
+from hardpoint._core.grants.grantplan import Stated
+from hardpoint._core.grants.lost import Lost
+from hardpoint._core.grants.releases import Releases
+from hardpoint._core.ledger.grantrows import (
     READ,
     Book,
     KnownGrant,
@@ -28,11 +28,11 @@ from hardpoint._core.grantrows import (
     keep_grant,
     keep_release,
 )
-from hardpoint._core.ledger import Ledger, Want
-from hardpoint._core.lost import Lost
-from hardpoint._core.relay import Relay
-from hardpoint._core.releases import Releases
-from hardpoint._core.rows import open_claim, open_hold
+from hardpoint._core.ledger.ledger import Ledger, Want
+from hardpoint._core.ledger.rows import open_claim, open_hold
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.allocation import allocation_key
 from hardpoint.contract import hookimpl
 from hardpoint.errors import LedgerUnwritable
@@ -436,7 +436,7 @@ async def test_it_looks_by_itself_at_each_wake_also_after_a_failure(
             assert looked == times
             world.releases.wake()
         await anyio.wait_all_tasks_blocked()
-        monkeypatch.setattr("hardpoint._core.releases.EVERY", 0.0)
+        monkeypatch.setattr("hardpoint._core.grants.releases.EVERY", 0.0)
         world.releases.wake()
         with anyio.fail_after(5):
             while looked < 6:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from reaper_world import DOMAIN, GPU, NODE, gpu, record
 
-from hardpoint._core.grantrows import Meant
-from hardpoint._core.revoked import Facts, Granted, Had, had_by, names_of, published_as
+from hardpoint._core.ledger.grantrows import Meant
+from hardpoint._core.pods.revoked import Facts, Granted, Had, had_by, names_of, published_as
 from hardpoint.allocation import Assignment, allocation_key
 from hardpoint.grants import Release, published_name
 from hardpoint.model import Allotment, ClaimKey, Device, Domain

@@ -13,8 +13,8 @@ import pytest
 from broker_world import DOMAIN, World, claim, prepare, reading
 from pod_world import Pods, Watched, assignment, watched
 
-from hardpoint._core.broker import Broker
-from hardpoint._core.grantrows import KnownGrant, Meant, keep_grant
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.ledger.grantrows import KnownGrant, Meant, keep_grant
 from hardpoint.allocation import Assignment, device_id, grant_of_id, is_id_of
 from hardpoint.errors import HoldConflict, HoldDenied
 from hardpoint.grants import Grant, GrantOutcome, Outcome, published_name

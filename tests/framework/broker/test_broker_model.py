@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from profiles import Model, stateful
 
-from hardpoint._core.broker import Broker
-from hardpoint._core.steps import TRIES
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.claims.steps import TRIES
 from hardpoint.errors import HoldError, HookFault
 from hardpoint.model import HoldState, PreparedDevice
 

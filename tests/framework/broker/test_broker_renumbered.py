@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_world import DOMAIN, MAJOR, World, claim, prepare
 
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.broker import Broker
 from hardpoint.errors import HoldConflict, HoldError, HoldFailed, TryAgain
 from hardpoint.model import Device, DeviceNode
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from broker_world import World, claim, prepare
 
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed
 from hardpoint.model import Device, Hold, HoldState
 

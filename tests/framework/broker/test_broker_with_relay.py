@@ -15,11 +15,11 @@ from blockbuster import BlockBuster, BlockingError
 from broker_world import World, claim, prepare
 
 from hardpoint import contract, hookimpl
-from hardpoint._core import relay as relay_module
-from hardpoint._core.broker import Broker
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.relay import Relay
+from hardpoint._core.claims.broker import Broker
+from hardpoint._core.plugins import relay as relay_module
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.contract import Spec
 from hardpoint.errors import HoldBusy
 from hardpoint.model import Device, Hold, HoldState

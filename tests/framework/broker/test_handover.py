@@ -13,7 +13,7 @@ import pytest
 from broker_world import World
 from pod_world import CARD, Pods, Watched, assignment, watched
 
-from hardpoint._core.handover import Handover
+from hardpoint._core.pods.handover import Handover
 from hardpoint.allocation import allocation_key
 from hardpoint.errors import HoldConflict, HoldFailed, HookFault, TryAgain
 from hardpoint.kubelet.podsource import CHECKPOINT, PodSource
@@ -97,7 +97,7 @@ async def test_a_driver_that_scrubs_alone_is_asked_too(world: World, one: Watche
 async def test_a_scrubbing_that_lasts_refuses_the_next_pod_and_withholds_the_device(
     world: World, one: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hardpoint._core.broker._SCRUB", 0.05)
+    monkeypatch.setattr("hardpoint._core.claims.broker._SCRUB", 0.05)
     world.cards.releases = True
     scrubbed = anyio.Event()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.ledger.locks import ClaimLocks, WriterLock
 from hardpoint.errors import HoldBusy, HoldOvertaken
 
 
@@ -127,7 +127,7 @@ async def test_a_kept_claim_is_open_to_its_own_agent_and_closed_to_another(
 HOLDER = """
 import sys, anyio
 from pathlib import Path
-from hardpoint._core.locks import ClaimLocks, WriterLock
+from hardpoint._core.ledger.locks import ClaimLocks, WriterLock
 async def main():
     writer = WriterLock(Path(sys.argv[1] + ".writer"))
     assert writer.writing()

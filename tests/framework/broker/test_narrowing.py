@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardpoint._core.narrowing import widened
+from hardpoint._core.claims.narrowing import widened
 from hardpoint.model import Delivery, DeviceNode, Hook, Mount
 
 NODE = DeviceNode(path="/dev/x", major=1, minor=2, permissions="rw", mode=0o660)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardpoint import Device, DeviceNode, Health, Taint, Unread, Withheld, exclusive, shared
-from hardpoint._core.inventory import (
+from hardpoint._core.offer.inventory import (
     ABSENT,
     RIVAL,
     STALE,

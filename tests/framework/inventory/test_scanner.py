@@ -12,13 +12,13 @@ import anyio.lowlevel
 import pytest
 
 from hardpoint import Device, Unread, hookimpl
-from hardpoint._core import scanner as scanner_module
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.inventory import Listing
-from hardpoint._core.relay import Relay
-from hardpoint._core.scanner import Scanner
-from hardpoint._core.uevents import Told, Wake, matters
+from hardpoint._core.offer import scanner as scanner_module
+from hardpoint._core.offer.inventory import Listing
+from hardpoint._core.offer.scanner import Scanner
+from hardpoint._core.offer.uevents import Told, Wake, matters
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.node import Node
 
 
@@ -185,8 +185,8 @@ async def test_what_was_listed_before_a_restart_stands_until_the_driver_answers(
 async def test_what_only_the_backstop_finds_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, changes: bool
 ) -> None:
-    monkeypatch.setattr("hardpoint._core.scanner.backstop", lambda: 0.05)
-    monkeypatch.setattr("hardpoint._core.scanner.BACKSTOP_TAKES", 0.2)
+    monkeypatch.setattr("hardpoint._core.offer.scanner.backstop", lambda: 0.05)
+    monkeypatch.setattr("hardpoint._core.offer.scanner.BACKSTOP_TAKES", 0.2)
     walks: list[int] = []
 
     class Quiet(_Driver):

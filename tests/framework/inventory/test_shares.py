@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.shares import DISPUTED, TWO_FRONTENDS, FrontendView, Shares
+from hardpoint._core.offer.shares import DISPUTED, TWO_FRONTENDS, FrontendView, Shares
 from hardpoint.errors import BadSettings
 from hardpoint.model import Device, Domain, Offer, Offered, exclusive, shared
 from hardpoint.settings import AgentSettings

@@ -14,8 +14,8 @@ import anyio.lowlevel
 import pytest
 import pyudev
 
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.uevents import _drain, listen, matters
+from hardpoint._core.offer.uevents import _drain, listen, matters
+from hardpoint._core.plugins.faults import FaultBoard
 
 _GETLINK, _REQUEST = 18, 1
 """RTM_GETLINK and NLM_F_REQUEST of include/uapi/linux."""

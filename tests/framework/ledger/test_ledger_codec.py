@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardpoint._core.codec import dump, load, load_facts
-from hardpoint._core.ledger import KeptListing
+from hardpoint._core.ledger.codec import dump, load, load_facts
+from hardpoint._core.ledger.ledger import KeptListing
 from hardpoint.errors import BadValue
 from hardpoint.model import (
     Allotment,

@@ -14,9 +14,9 @@ from broker_world import claim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardpoint._core import schema
-from hardpoint._core.ledger import Ledger, Want, read_records
-from hardpoint._core.schema import STEPS, LedgerFile, connect
+from hardpoint._core.ledger import schema
+from hardpoint._core.ledger.ledger import Ledger, Want, read_records
+from hardpoint._core.ledger.schema import STEPS, LedgerFile, connect
 from hardpoint.errors import LedgerDamaged, LedgerLost, LedgerTooNew, LedgerUnwritable
 from hardpoint.model import Allotment, Device, HoldState, exclusive
 
@@ -301,7 +301,7 @@ import resource, sys, anyio
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from broker_world import claim
-from hardpoint._core.ledger import Ledger, Want
+from hardpoint._core.ledger.ledger import Ledger, Want
 from hardpoint.errors import LedgerUnwritable
 from hardpoint.model import Allotment, Device, exclusive
 

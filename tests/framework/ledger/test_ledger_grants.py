@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broker_world import claim
 
-from hardpoint._core.grantrows import (
+from hardpoint._core.ledger.grantrows import (
     INDEX,
     READ,
     Book,
@@ -31,9 +31,9 @@ from hardpoint._core.grantrows import (
     withdraw,
     without,
 )
-from hardpoint._core.ledger import Ledger, Want
-from hardpoint._core.rows import open_claim, open_hold
-from hardpoint._core.schema import connect
+from hardpoint._core.ledger.ledger import Ledger, Want
+from hardpoint._core.ledger.rows import open_claim, open_hold
+from hardpoint._core.ledger.schema import connect
 from hardpoint.errors import HoldDenied
 from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Outcome
 from hardpoint.model import Allotment, Claim, ClaimKey, Device

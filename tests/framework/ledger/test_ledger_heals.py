@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hardpoint._core import schema
-from hardpoint._core.committer import Committer
-from hardpoint._core.schema import LedgerFile, told
+from hardpoint._core.ledger import schema
+from hardpoint._core.ledger.committer import Committer
+from hardpoint._core.ledger.schema import LedgerFile, told
 from hardpoint.errors import LedgerUnwritable
 
 

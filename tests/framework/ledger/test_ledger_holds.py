@@ -13,8 +13,8 @@ from broker_world import claim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardpoint._core.ledger import Ledger, Record, Result, Want
-from hardpoint._core.schema import connect
+from hardpoint._core.ledger.ledger import Ledger, Record, Result, Want
+from hardpoint._core.ledger.schema import connect
 from hardpoint.errors import BadValue, HoldConflict, LedgerUnwritable
 from hardpoint.model import (
     Allotment,

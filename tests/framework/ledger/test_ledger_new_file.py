@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hardpoint._core.ledger import Ledger
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint.errors import LedgerError
 from hardpoint.testing.durable import DurableRun, Fail, Fault, Kill, Reboot, unsupported, walk
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from profiles import Model, limit, stateful
 from reaper_world import ReaperWorld, Watching, reaping
 
-from hardpoint._core.revoked import Granted
+from hardpoint._core.pods.revoked import Granted
 from hardpoint.kubelet.pods import HeldResource, PodUse
 from hardpoint.policies.pod_reaper import PodReaper
 from hardpoint.testing.api_server import FakeApiServer

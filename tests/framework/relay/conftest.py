@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.relay import Relay
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.node import Node
 
 RelayOf = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hardpoint import hookimpl
-from hardpoint._core.discovery import Choice, Plugin, Plugins, discover, unknown_sections
+from hardpoint._core.plugins.discovery import Choice, Plugin, Plugins, discover, unknown_sections
 from hardpoint.node import Node
 
 GOOD = """
@@ -205,7 +205,7 @@ def test_a_constructor_that_would_end_the_program_refuses_its_plugin_alone(
 
 
 def test_a_constructor_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hardpoint._core.discovery.START_BUDGET", 0.05)
+    monkeypatch.setattr("hardpoint._core.plugins.discovery.START_BUDGET", 0.05)
     over = threading.Event()
 
     class Hangs(_Base):

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from hardpoint import Delivery, Device, DeviceNode, Health, Refuse, TryAgain, Verdict, hookimpl
-from hardpoint._core.relay import Relay, backoff
+from hardpoint._core.plugins.relay import Relay, backoff
 from hardpoint.contract import Spec
 from hardpoint.errors import HookFault, HookLate
 from hardpoint.model import ClaimKey, Condition, Hold
@@ -107,7 +107,7 @@ async def test_what_works_again_leaves_the_fault_board(relay_of: Any) -> None:
 
 def _hurry(monkeypatch: pytest.MonkeyPatch, budget: float = 0.02) -> None:
     """Give every hook a budget that a test can wait for."""
-    from hardpoint._core import relay as module
+    from hardpoint._core.plugins import relay as module
 
     real = module._spec
 
@@ -252,7 +252,7 @@ async def test_each_policy_narrows_what_the_one_before_left(relay_of: Any) -> No
 async def test_a_supervised_hook_that_ends_is_started_again_and_others_live_on(
     relay_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hardpoint._core import relay as module
+    from hardpoint._core.plugins import relay as module
 
     monkeypatch.setattr(module, "backoff", lambda: iter([0.0] * 100))
     starts: list[str] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hardpoint import Device, Entry, Node, Unread
-from hardpoint._core.listing import listing
+from hardpoint._core.plugins.listing import listing
 from hardpoint.model import Listed
 
 

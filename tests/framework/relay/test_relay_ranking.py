@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from hardpoint import Offer, RankRequest, hookimpl
-from hardpoint._core.ranking import Ranking
+from hardpoint._core.plugins.ranking import Ranking
 
 OFFER = Offer(generation=1)
 ASKED = RankRequest(count=2, available=("a", "b", "c", "d"))

@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from hardpoint import Node, Settings
-from hardpoint._core.discovery import Plugin, validated
+from hardpoint._core.plugins.discovery import Plugin, validated
 from hardpoint.errors import PluginRefused
 
 

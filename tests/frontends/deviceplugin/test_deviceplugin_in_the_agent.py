@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from hardpoint import Delivery, Device, Hold, RankRequest, hookimpl
-from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin, Plugins
 from hardpoint._core.offline import sections
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.pods.absence import Pace
 from hardpoint.allocation import PodUser
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, PathSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.kubelet import deviceplugin_v1beta1_pb2 as pb
 from hardpoint.node import Node
 from hardpoint_deviceplugin import DevicePlugin

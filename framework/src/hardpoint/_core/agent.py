@@ -23,33 +23,33 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hardpoint._core.absence import Pace
-from hardpoint._core.afterudev import AfterUdev
-from hardpoint._core.allocations import Allocations
-from hardpoint._core.broker import Broker
+from hardpoint._core.claims.allocations import Allocations
+from hardpoint._core.claims.broker import Broker
 from hardpoint._core.cluster import connect
-from hardpoint._core.discovery import Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.holding import Known
-from hardpoint._core.inventory import Facts, Listing, difference
-from hardpoint._core.ledger import Ledger
-from hardpoint._core.locks import ClaimLocks, WriterLock
-from hardpoint._core.loopwatch import LoopWatch
-from hardpoint._core.lost import WRITER, open_ledger
-from hardpoint._core.moments import say_disputes, standing_of, what_is_held
-from hardpoint._core.observing import Observers
-from hardpoint._core.offering import Offering
+from hardpoint._core.grants.lost import WRITER, open_ledger
+from hardpoint._core.grants.policyside import PolicyFace, PolicySide
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.ledger.locks import ClaimLocks, WriterLock
+from hardpoint._core.offer.afterudev import AfterUdev
+from hardpoint._core.offer.inventory import Facts, Listing, difference
+from hardpoint._core.offer.moments import say_disputes, standing_of, what_is_held
+from hardpoint._core.offer.offering import Offering
+from hardpoint._core.offer.scanner import Scanner
+from hardpoint._core.offer.shares import FrontendView, Shares
+from hardpoint._core.offer.uevents import listen
 from hardpoint._core.offline import idle_sections, shares, start_plugins
-from hardpoint._core.podwatch import SOURCE, PodWatch, Surroundings
-from hardpoint._core.policyside import PolicyFace, PolicySide
-from hardpoint._core.ranking import Ranking
-from hardpoint._core.relay import Relay
+from hardpoint._core.plugins.discovery import Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.loopwatch import LoopWatch
+from hardpoint._core.plugins.observing import Observers
+from hardpoint._core.plugins.ranking import Ranking
+from hardpoint._core.plugins.relay import Relay
+from hardpoint._core.pods.absence import Pace
+from hardpoint._core.pods.holding import Known
+from hardpoint._core.pods.podwatch import SOURCE, PodWatch, Surroundings
 from hardpoint._core.reporting import Reporter
-from hardpoint._core.scanner import Scanner
-from hardpoint._core.shares import FrontendView, Shares
 from hardpoint._core.signals import Signal
 from hardpoint._core.state import make_private, mark_running
-from hardpoint._core.uevents import listen
 from hardpoint.agent import Paths
 from hardpoint.allocation import Allocation, Assigned, Assignment, RankRequest, is_allocation
 from hardpoint.cdi_files import CdiDirectory

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from hardpoint import files
-from hardpoint._core.audits import READ as AUDITS
-from hardpoint._core.audits import Audited, audits_of, keep_audit
-from hardpoint._core.grantrows import (
+from hardpoint._core.grants.lost import MARKER
+from hardpoint._core.ledger.audits import READ as AUDITS
+from hardpoint._core.ledger.audits import Audited, audits_of, keep_audit
+from hardpoint._core.ledger.grantrows import (
     READ,
     Book,
     DeviceKey,
@@ -32,12 +33,11 @@ from hardpoint._core.grantrows import (
     keep_release,
     without,
 )
-from hardpoint._core.ledger import Ledger
-from hardpoint._core.locks import ClaimLocks
-from hardpoint._core.lost import MARKER
-from hardpoint._core.records import Reader, Record
-from hardpoint._core.rows import delete
-from hardpoint._core.schema import told
+from hardpoint._core.ledger.ledger import Ledger
+from hardpoint._core.ledger.locks import ClaimLocks
+from hardpoint._core.ledger.records import Reader, Record
+from hardpoint._core.ledger.rows import delete
+from hardpoint._core.ledger.schema import told
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.errors import BadValue, HardpointError, HoldBusy
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hardpoint._core.discovery import (
+from hardpoint._core.offer.inventory import Facts, Listing, as_offer, build, idle_rules, undisputed
+from hardpoint._core.offer.shares import Shares
+from hardpoint._core.plugins.discovery import (
     Choice,
     Plugin,
     Plugins,
@@ -18,10 +20,8 @@ from hardpoint._core.discovery import (
     installed,
     unknown_sections,
 )
-from hardpoint._core.faults import FaultBoard, FaultEntry
-from hardpoint._core.inventory import Facts, Listing, as_offer, build, idle_rules, undisputed
-from hardpoint._core.relay import Relay
-from hardpoint._core.shares import Shares
+from hardpoint._core.plugins.faults import FaultBoard, FaultEntry
+from hardpoint._core.plugins.relay import Relay
 from hardpoint._where import SHARE_KEYS
 from hardpoint.model import AttributeInfo, AttributeType, Offer
 from hardpoint.node import Node

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hardpoint._core.podlist import PodList, Users
+from hardpoint._core.pods.podlist import PodList, Users
 from hardpoint._core.state import write_status
 from hardpoint.grants import published_name
 from hardpoint.model import Hold, Offered

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hardpoint._core.grantlaid import NOT_GRANTED, RELEASING, WITHDRAWN
-from hardpoint._core.inventory import QUARANTINED
+from hardpoint._core.grants.grantlaid import NOT_GRANTED, RELEASING, WITHDRAWN
 from hardpoint._core.levers import read_book
+from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.offline import Look, start_plugins
-from hardpoint._core.policywords import words_of
+from hardpoint._core.plugins.policywords import words_of
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.model import Withheld
 from hardpoint.node import Node

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.offline import look
+from hardpoint._core.pods.absence import Pace
 from hardpoint.cli.common import add_settings, settings_of, this_machine
 from hardpoint.cli.output import fail, table
 from hardpoint.cli.telling import NODE, choose, indented, say, stuck

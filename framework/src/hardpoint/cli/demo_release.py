@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from hardpoint import Event, hookimpl
-from hardpoint._core.absence import Pace
 from hardpoint._core.agent import HardpointAgent
-from hardpoint._core.discovery import Plugin
 from hardpoint._core.offline import start_plugins
+from hardpoint._core.plugins.discovery import Plugin
+from hardpoint._core.pods.absence import Pace
 from hardpoint.cli.output import fail
 from hardpoint.cli.telling import NODE, say
 from hardpoint.settings import AgentSettings, KubeSettings, PathSettings

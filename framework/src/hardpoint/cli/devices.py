@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 
-from hardpoint._core.faults import FaultEntry
 from hardpoint._core.offline import Look, look
+from hardpoint._core.plugins.faults import FaultEntry
 from hardpoint.cli.agent_view import with_agent
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.extended import Resources, resources

@@ -13,9 +13,9 @@ from typing import Literal, get_origin
 import anyio
 from pydantic import BaseModel
 
-from hardpoint._core.discovery import Plugins
+from hardpoint._core.offer.shares import TWO_FRONTENDS
 from hardpoint._core.offline import look, shares, start_plugins
-from hardpoint._core.shares import TWO_FRONTENDS
+from hardpoint._core.plugins.discovery import Plugins
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import container_runtime, doctor_policies
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine

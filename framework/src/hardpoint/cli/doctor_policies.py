@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import anyio
 
-from hardpoint._core.grantrows import Book, KnownRelease
+from hardpoint._core.grants.lost import CONDITION as LOST
+from hardpoint._core.grants.lost import MARKER
+from hardpoint._core.grants.releases import STUCK, STUCK_AFTER
+from hardpoint._core.ledger.grantrows import Book, KnownRelease
 from hardpoint._core.levers import is_lost, read_book
-from hardpoint._core.lost import CONDITION as LOST
-from hardpoint._core.lost import MARKER
 from hardpoint._core.offline import look, start_plugins
-from hardpoint._core.policywords import PolicyWords, words_of
-from hardpoint._core.releases import STUCK, STUCK_AFTER
+from hardpoint._core.plugins.policywords import PolicyWords, words_of
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli.common import this_machine
 from hardpoint.cli.findings import Finding

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hardpoint._core.faults import FaultBoard, FaultEntry
 from hardpoint._core.offline import shares, start_plugins
-from hardpoint._core.relay import Relay
+from hardpoint._core.plugins.faults import FaultBoard, FaultEntry
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.errors import HardpointError
 from hardpoint.model import Offer
 from hardpoint.node import Node

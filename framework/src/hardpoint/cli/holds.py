@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardpoint._core.grantrows import KnownRelease
-from hardpoint._core.ledger import read_records
+from hardpoint._core.ledger.grantrows import KnownRelease
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import is_lost, is_rebuilding, read_book
-from hardpoint._core.records import Record
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import holds_forget
 from hardpoint.cli.common import add_json, add_settings, settings_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 
-from hardpoint._core.ledger import read_records
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import levers
-from hardpoint._core.records import Record
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.cli.operator import operator, sure, users_of
 from hardpoint.cli.output import fail

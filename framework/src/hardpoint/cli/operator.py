@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import anyio
 
-from hardpoint._core.podlist import PodList
-from hardpoint._core.records import Record
+from hardpoint._core.ledger.records import Record
+from hardpoint._core.pods.podlist import PodList
 from hardpoint.cli.output import fail
 from hardpoint.errors import HardpointError
 from hardpoint.grants import published_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from hardpoint._core.discovery import Plugins
 from hardpoint._core.offline import shares, start_plugins
+from hardpoint._core.plugins.discovery import Plugins
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
 from hardpoint.cli.output import as_json, table
 from hardpoint.errors import BadSettings

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import anyio
 
-from hardpoint._core.ledger import read_records
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import levers
-from hardpoint._core.records import Record
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.cli.common import add_json, add_settings, settings_of
 from hardpoint.cli.holds import age, record_json

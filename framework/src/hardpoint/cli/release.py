@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardpoint._core.grantrows import Book, KnownRelease
-from hardpoint._core.ledger import read_records
+from hardpoint._core.grants.lost import MARKER
+from hardpoint._core.ledger.grantrows import Book, KnownRelease
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import is_lost, read_book
-from hardpoint._core.lost import MARKER
-from hardpoint._core.records import Record
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import release_force
 from hardpoint.cli.common import add_json, add_settings, settings_of

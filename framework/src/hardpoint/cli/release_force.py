@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio
 
-from hardpoint._core.grantrows import Book, DeviceKey, KnownRelease
-from hardpoint._core.ledger import read_records
+from hardpoint._core.grants.lost import SOURCE as LOST
+from hardpoint._core.ledger.grantrows import Book, DeviceKey, KnownRelease
+from hardpoint._core.ledger.ledger import read_records
+from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import LeverRefused, Levers, is_lost, levers, read_book
-from hardpoint._core.lost import SOURCE as LOST
-from hardpoint._core.records import Record
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cdi_files import CdiDirectory
 from hardpoint.cli.holds_forget import holds_json, is_quarantined

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 
-from hardpoint._core.faults import FaultBoard
+from hardpoint._core.offer.shares import Shares
 from hardpoint._core.offline import look, shares, start_plugins
-from hardpoint._core.relay import Relay
-from hardpoint._core.shares import Shares
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.cli.common import add_json, add_machine, machine, settings_of
 from hardpoint.cli.output import as_json, fail
 from hardpoint.errors import HardpointError

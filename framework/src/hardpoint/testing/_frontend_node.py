@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from hardpoint._core.discovery import Plugin, Plugins
+from hardpoint._core.plugins.discovery import Plugin, Plugins
 from hardpoint.kube import Kube
 from hardpoint.model import Device, Domain, Offered
 from hardpoint.node import Node

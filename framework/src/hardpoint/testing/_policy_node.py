@@ -17,9 +17,9 @@ from uuid import NAMESPACE_DNS, uuid5
 import anyio
 
 from hardpoint import hookspecs
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.relay import Relay
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.contract import spec_of
 from hardpoint.grants import HoldingPod, Release
 from hardpoint.kube import Kube

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from hardpoint import cdi
-from hardpoint._core.narrowing import widened
+from hardpoint._core.claims.narrowing import widened
 from hardpoint.errors import BadValue
 from hardpoint.model import Addition, Delivery, Device, Mount, Offer, Verdict, Veto
 from hardpoint.testing._policy_node import DOMAIN, PolicyNode, PolicyObject

@@ -22,8 +22,8 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from hardpoint import cdi
-from hardpoint._core.codec import dump, load
-from hardpoint._core.inventory import Listing
+from hardpoint._core.ledger.codec import dump, load
+from hardpoint._core.offer.inventory import Listing
 from hardpoint.attributes import attribute_name, publishable
 from hardpoint.errors import HoldDenied, Refuse, TryAgain
 from hardpoint.model import (

@@ -8,10 +8,10 @@ from typing import Any, cast
 import anyio
 
 from hardpoint import hookspecs
-from hardpoint._core.discovery import Plugin, Plugins
-from hardpoint._core.faults import FaultBoard
-from hardpoint._core.inventory import Listing
-from hardpoint._core.relay import Relay
+from hardpoint._core.offer.inventory import Listing
+from hardpoint._core.plugins.discovery import Plugin, Plugins
+from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.relay import Relay
 from hardpoint.contract import Dispatch, spec_of
 from hardpoint.model import Allotment, Claim, ClaimKey, Delivery, Device, Hold
 from hardpoint.node import Node

@@ -145,7 +145,7 @@ class FrontendContract:
         assert "no_such_key" in record.reason
 
     def _record(self, root: Path, **wrong: Any) -> Any:
-        from hardpoint._core.discovery import Plugin, Plugins
+        from hardpoint._core.plugins.discovery import Plugin, Plugins
 
         node = Node(name=NODE, sys=root, dev=root, proc=root, run=root)
         record = Plugin("frontend", "contract", loaded=self.plugin)

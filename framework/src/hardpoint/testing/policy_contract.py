@@ -111,7 +111,7 @@ class PolicyContract(GrantRules, UserRules, VerdictRules, ReapRules, ServeRules)
         assert not same, f"two objects have one {same[0]}"
 
     def _record(self, root: Path, **wrong: Any) -> Any:
-        from hardpoint._core.discovery import Plugin, Plugins
+        from hardpoint._core.plugins.discovery import Plugin, Plugins
 
         node = Node(name=NODE, sys=root, dev=root, proc=root, run=root)
         node.kubelet = node.device_plugins = root

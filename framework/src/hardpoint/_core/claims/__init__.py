@@ -1,0 +1,1 @@
+"""Claims in, prepared devices out, and back."""

@@ -1,0 +1,49 @@
+"""What is so of the node, for people and schedulers; whoever shows it on the Node is a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hardpoint._core.plugins.stating import sentence
+from hardpoint.grants import NodeCondition
+
+_LONGEST = 4096
+"""Characters of a message: the API takes 32768 bytes."""
+_LONGEST_WORD = 316
+"""Of a type, which the API takes with a prefix; a reason may be longer."""
+
+
+class Conditions:
+    """One condition of each type, while it is so."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._standing: dict[str, NodeCondition] = {}
+
+    @property
+    def all(self) -> tuple[NodeCondition, ...]:
+        """What is so, in order of type."""
+        return tuple(self._standing[type_] for type_ in sorted(self._standing))
+
+    def put(self, condition: NodeCondition) -> None:
+        """Say that something is so. Text that no API takes is mended: it would take no other."""
+        condition = NodeCondition(
+            type=sentence(condition.type, _LONGEST_WORD),
+            reason=sentence(condition.reason, _LONGEST_WORD),
+            message=sentence(condition.message, _LONGEST),
+        )
+        if self._standing.get(condition.type) != condition:
+            self._standing[condition.type] = condition
+            self._changed()
+
+    def clear(self, type_: str) -> None:
+        """Say that it is so no more."""
+        if self._standing.pop(sentence(type_, _LONGEST_WORD), None) is not None:
+            self._changed()
+
+    def set(self, type_: str, reason: str, message: str) -> None:
+        """Say that it is so, if there is something to say; else that it is not."""
+        if message:
+            self.put(NodeCondition(type=type_, reason=reason, message=message))
+        else:
+            self.clear(type_)
