@@ -75,6 +75,12 @@ def test_without_an_agent_it_is_said_that_nobody_knows_what_is_granted(shell: Sh
     ) in answer.out
 
 
+def test_without_an_agent_nothing_that_needs_a_grant_is_called_offered(shell: Shell) -> None:
+    run(shell, "radios")
+
+    assert "radio0 is offered while a grant names it.\n" in ask(shell, "--why", "radio0").out
+
+
 def test_without_an_agent_what_was_granted_last_is_said(shell: Shell) -> None:
     run(shell, "radios")
     grant, radio = Grant(allocation="a-1", source="policy/radios"), Device(name="r0", kind="radio")

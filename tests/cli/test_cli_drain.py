@@ -77,6 +77,20 @@ def test_without_the_policy_a_drain_is_refused(shell: Shell) -> None:
     assert not (shell.state / "drain").exists()
 
 
+def test_the_policies_that_run_stay_in_the_line_that_is_advised(shell: Shell) -> None:
+    shell.config.write_text('policies = ["metrics"]\n')
+
+    assert 'policies = ["metrics", "drain"]' in shell("drain").err
+
+
+def test_where_no_agent_has_run_it_is_said_that_nothing_is_known(drained: Shell) -> None:
+    answer = drained("drain", "--status")
+
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no {drained.state}, which the agent makes" in answer.err
+    assert "Errno" not in answer.err
+
+
 def test_a_section_that_is_wrong_is_said(drained: Shell) -> None:
     drained.config.write_text('policies = ["drain"]\n[policy.drain]\nlongest_grace_s = "long"\n')
 

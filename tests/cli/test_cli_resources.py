@@ -65,6 +65,15 @@ def test_what_the_frontend_leaves_to_another_is_in_none(plugin: Shell) -> None:
     assert devices(plugin)["radio1"] == []
 
 
+def test_a_selector_that_is_wrong_is_said_where_resources_are_asked_for(plugin: Shell) -> None:
+    plugin.config.write_text(FRONTEND.replace(" == ", " = "))
+
+    shown = plugin("devices", "--sysfs", plugin.tree)
+
+    assert "! frontend/deviceplugin: refused: its settings: resources[0].selector" in shown.out
+    assert "(nothing is offered through it)" in shown.out
+
+
 def test_without_the_device_plugin_there_are_no_resources_to_show(plugin: Shell) -> None:
     assert devices(plugin, HARDPOINT_FRONTENDS="dra") == {"radio0": None, "radio1": None}
     table = plugin("devices", "--sysfs", plugin.tree, HARDPOINT_FRONTENDS="dra").out

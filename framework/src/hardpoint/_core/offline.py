@@ -44,6 +44,8 @@ class Look:
     plugins: tuple[Plugin, ...]
     notes: tuple[str, ...] = ()
     """What the settings say that has no effect here, each in a sentence."""
+    granted_kinds: frozenset[str] = frozenset()
+    """Kinds that are offered under grants alone, where no agent says which are granted."""
 
 
 def choices(settings: AgentSettings) -> dict[str, Choice]:

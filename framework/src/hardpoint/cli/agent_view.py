@@ -11,7 +11,7 @@ from hardpoint._core.grants.grantlaid import NOT_GRANTED, RELEASING, WITHDRAWN
 from hardpoint._core.levers import read_book
 from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.offline import Look, start_plugins
-from hardpoint._core.plugins.policywords import words_of
+from hardpoint._core.plugins.policywords import PolicyWords, words_of
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.model import Withheld
 from hardpoint.node import Node
@@ -29,8 +29,11 @@ def with_agent(found: Look, settings: AgentSettings, node: Node) -> Look:
     state = settings.paths.state
     if not node.recorded and agent_runs(state):
         return _withheld(found, read_status(state).get("not_offered", ()))
-    notes = tuple(_notes(found, settings, node, None if node.recorded else state))
-    return replace(found, notes=(*found.notes, *notes))
+    sources = _sources(settings, node)
+    notes = tuple(_notes(found, settings, sources, None if node.recorded else state))
+    kinds = {one.device.kind for one in found.offer.devices}
+    granted = frozenset(k for k in kinds if any(source.is_about(k) for source in sources))
+    return replace(found, notes=(*found.notes, *notes), granted_kinds=granted)
 
 
 def _withheld(found: Look, said: Iterable[Mapping[str, Any]]) -> Look:
@@ -50,13 +53,22 @@ def _withheld(found: Look, said: Iterable[Mapping[str, Any]]) -> Look:
     return replace(found, offer=offer)
 
 
-def _notes(found: Look, settings: AgentSettings, node: Node, state: Path | None) -> Iterable[str]:
+def _sources(settings: AgentSettings, node: Node) -> tuple[PolicyWords, ...]:
+    """Return what the policies that are sources of grants say of themselves."""
+    if not settings.policies:
+        return ()
+    words = words_of(start_plugins(settings, node, roles=("policy",)))
+    return tuple(one for one in words if "grant_devices" in one.hooks)
+
+
+def _notes(
+    found: Look, settings: AgentSettings, sources: Iterable[PolicyWords], state: Path | None
+) -> Iterable[str]:
     """Say what is not asked here: policies, which the agent alone asks."""
     if not settings.policies:
         return
-    words = words_of(start_plugins(settings, node, roles=("policy",)))
     kinds = {one.device.kind for one in found.offer.devices}
-    for source in (one for one in words if "grant_devices" in one.hooks):
+    for source in sources:
         governed = ", ".join(sorted(kind for kind in kinds if source.is_about(kind)))
         if governed:
             name = source.id.partition("/")[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,11 @@ def settings_of(arguments: argparse.Namespace) -> AgentSettings:
     if needs_labels(arguments.config):
         return load(arguments.config, labels=kept_labels(settings.paths.state) or {})
     return settings
+
+
+def policies_with(settings: AgentSettings, name: str) -> str:
+    """Return the line of the settings that runs one policy beside those that run."""
+    return f"policies = {json.dumps([*settings.policies, name])}"
 
 
 @contextmanager

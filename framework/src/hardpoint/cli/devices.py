@@ -174,11 +174,17 @@ def _why(found: Look, text: str) -> None:
     ]
     offered = [o.name for o in found.offer.devices if text and text.lower() in o.name]
     for name in offered:
-        print(f"{name} is offered.")
+        print(f"{name} is offered{_under_grants(found, name)}.")
     under = f" under {text!r}" if text else ""
     nothing = "" if offered else f"Nothing that was seen is withheld{under}."
     table(("subject", "driver", "rule", "reason"), rows, nothing)
     _faults(found)
+
+
+def _under_grants(found: Look, name: str) -> str:
+    offered = found.offer.find(name)
+    alone = offered is not None and offered.device.kind in found.granted_kinds
+    return " while a grant names it" if alone else ""
 
 
 def _one(found: Look, name: str, named: Resources) -> int:

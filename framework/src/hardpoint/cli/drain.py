@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from hardpoint._core.state import agent_runs, make_private, read_status
 from hardpoint._wording import first_problem
-from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.common import add_json, add_settings, policies_with, settings_of
 from hardpoint.cli.holds import age
 from hardpoint.cli.operator import operator
 from hardpoint.cli.output import as_json, fail
-from hardpoint.errors import BadSettings
-from hardpoint.policies.drain.request import read, remove, write
+from hardpoint.errors import BadSettings, HardpointError
+from hardpoint.policies.drain.request import Request, read, remove, write
 from hardpoint.policies.drain.settings import DrainSettings
 from hardpoint.settings import AgentSettings
 
@@ -63,9 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         asked = remove(own.file_in(settings.paths.state))
         sentence = "The node is to serve again." if asked else "No file has asked for a drain."
     elif NAME not in settings.policies:
-        return fail(
-            f'nothing would follow: {NAME} is not among the policies, policies = ["{NAME}"]'
-        )
+        wanted = policies_with(settings, NAME)
+        return fail(f"nothing would follow, since {NAME} is not among the policies: {wanted}")
     else:
         sentence = _ask(settings, own, arguments.why)
     if not arguments.json:
@@ -100,7 +100,7 @@ def _ask(settings: AgentSettings, own: DrainSettings, why: str) -> str:
 def facts(settings: AgentSettings, own: DrainSettings) -> dict[str, Any]:
     """Return what is asked and how far it is, as plain JSON values."""
     state = settings.paths.state
-    request = read(own.file_in(state))
+    request = _request(own.file_in(state))
     runs = agent_runs(state)
     status = read_status(state) if runs else {}
     said = status.get("notes", {}).get(NOTE, {})
@@ -117,6 +117,15 @@ def facts(settings: AgentSettings, own: DrainSettings) -> dict[str, Any]:
         "cordon": str(said.get("cordon", "")),
         "waits_for": [str(one) for one in said.get("waits_for", ())],
     }
+
+
+def _request(file: Path) -> Request | None:
+    """Read the request. Raises ``HardpointError`` where it is not known whether there is one."""
+    try:
+        return read(file)
+    except FileNotFoundError as error:
+        why = f"there is no {file.parent}, which the agent makes: has none run yet?"
+        raise HardpointError(f"it is not known whether a drain is asked for: {why}") from error
 
 
 def _show(arguments: argparse.Namespace, settings: AgentSettings, own: DrainSettings) -> int:

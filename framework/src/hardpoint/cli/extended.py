@@ -16,6 +16,7 @@ from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
 
 _HOOK = "preview_resources"
+_COST = "nothing is offered through it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,18 @@ class Resources:
 async def resources(node: Node, settings: AgentSettings, offer: Offer) -> Resources:
     """Ask each frontend, of the devices that it offers."""
     plugins, board = start_plugins(settings, node, roles=("frontend",)), FaultBoard()
+    for plugin in plugins.all:
+        if plugin.role == "frontend" and plugin.state in ("refused", "missing"):
+            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=_COST)
     found: defaultdict[str, list[str]] = defaultdict(list)
     async with Relay(plugins, board) as relay:
         asked = relay.implementations(_HOOK)
-        for plugin in asked:
-            seen = shares(settings, plugins).view(plugin.removeprefix("frontend/"), offer)
+        for asked_of in asked:
+            seen = shares(settings, plugins).view(asked_of.removeprefix("frontend/"), offer)
             with suppress(HardpointError):  # it is on the board
-                answer: Mapping[str, Iterable[str]] = await relay.plugin(_HOOK, plugin, offer=seen)
+                answer: Mapping[str, Iterable[str]] = await relay.plugin(
+                    _HOOK, asked_of, offer=seen
+                )
                 for name, devices in answer.items():
                     for device in devices:
                         found[device].append(name)

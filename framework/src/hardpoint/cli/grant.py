@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from hardpoint._core.offline import Look, look
 from hardpoint._wording import first_problem
-from hardpoint.cli.common import add_json, add_machine, machine, settings_of
+from hardpoint.cli.common import add_json, add_machine, machine, policies_with, settings_of
 from hardpoint.cli.output import as_json
 from hardpoint.errors import BadSettings
 from hardpoint.model import Device
@@ -65,8 +65,8 @@ def grants_settings(settings: AgentSettings) -> CdiGrantsSettings:
     """Return the policy's section; say so where the policy is not among those that run."""
     if NAME not in settings.policies:
         print(
-            f'hardpoint: note: {NAME} is not among the policies; with policies = ["{NAME}"] hold '
-            "files have an effect",
+            f"hardpoint: note: {NAME} is not among the policies; hold files have an effect with "
+            f"{policies_with(settings, NAME)}",
             file=sys.stderr,
         )
     try:
