@@ -14,10 +14,18 @@ from hold_files import device
 from tutorial import ROOT, blocks
 
 from hardpoint import Grant, GrantOutcome, Outcome, Release
+from hardpoint._core.grants.lost import CONDITION as LOST
+from hardpoint._core.grants.releases import STUCK
 from hardpoint.policies.cdi_grants import CdiGrantsSettings
 from hardpoint.policies.cdi_grants.documents import judged
 from hardpoint.policies.cdi_grants.reports import Reports
 from hardpoint.policies.container_facts import ContainerFactsSettings
+from hardpoint.policies.drain.draining import RELEASED as RELEASED_NODE
+from hardpoint.policies.drain.settings import DrainSettings
+from hardpoint.policies.exclusive_source import ExclusiveSourceSettings
+from hardpoint.policies.node_status.keeping import DRIFT
+from hardpoint.policies.node_status.labels import wanted
+from hardpoint.policies.node_status.settings import NodeStatusSettings
 from hardpoint.settings import AgentSettings
 
 PAGE = "howto/grants.md"
@@ -26,7 +34,7 @@ HOLD, GRANTED, RELEASED = (json.loads(text) for text in blocks(PAGE, "json"))
 SETTINGS = [tomllib.loads(text) for text in blocks(PAGE, "toml")]
 
 
-@pytest.mark.parametrize("raw", SETTINGS, ids=("plain", "bcd"))
+@pytest.mark.parametrize("raw", SETTINGS[:2], ids=("plain", "bcd"))
 def test_the_pages_settings_are_settings(raw: dict[str, Any]) -> None:
     settings = AgentSettings.model_validate(raw)
 
@@ -46,6 +54,18 @@ def test_bcds_names_follow_from_its_vendor() -> None:
     assert settings.file_prefix == "bcd-"
     for key in (settings.binding_key, settings.uuid_key):
         assert key in TEXT
+
+
+def test_the_node_says_it_in_bcds_names() -> None:
+    policy = SETTINGS[2]["policy"]
+    said = {**policy["node_status"], "node_id": "n", "site": "s"}
+    node = NodeStatusSettings.model_validate(said)
+
+    assert ExclusiveSourceSettings.model_validate(policy["exclusive_source"]).condition
+    assert DrainSettings.model_validate(policy["drain"]).drain_annotation in TEXT
+    assert node.conditions.keys() == {RELEASED_NODE, STUCK, LOST, DRIFT}
+    labels, _ = wanted(node, {"gpu.count": "8"}, governed=True)
+    assert all(f"`{label}`" in TEXT for label in labels)
 
 
 def test_containers_are_told_by_bcds_names() -> None:

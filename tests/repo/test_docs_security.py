@@ -74,6 +74,13 @@ def test_the_page_names_every_right_of_a_policy_and_no_other() -> None:
     }
 
 
+def test_the_rights_of_one_policy_are_applied_by_its_label() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "deploy/rbac-policies.yaml").read_text()))
+    for one in documents:
+        label = one["metadata"]["labels"]["hardpoint.dev/policy"]
+        assert one["metadata"]["name"] == f"hardpoint-{label.replace('_', '-')}"
+
+
 def test_every_right_has_a_reason() -> None:
     reasons = [why for _, _, why in rows(SECURITY, "Rights at the API server")]
     reasons += [why for *_, why in rows(SECURITY, "Rights of policies")]
