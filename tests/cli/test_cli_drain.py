@@ -167,6 +167,8 @@ async def test_what_is_held_is_waited_for_also_by_the_agent_after_this_one(
         await cluster.server.until(lambda: bool(node_of(cluster)["spec"]), 15)
         assert cluster.published == []
         shown = await says(drained, "drain", "--status")
+        while "not said" in shown.out:  # what it knows is written down a moment after it is done
+            shown = await says(drained, "drain", "--status")
         assert shown.code == 3
         assert "radio0" in shown.out
         await ended(agent)

@@ -150,7 +150,8 @@ def _sentence(found: dict[str, Any]) -> str:
         SERVES: "The node serves",
         "draining": f"The node is being handed back: {found['asked_by']}",
         "noticing": "The agent has not noticed yet",
-        "unknown": f"The agent does not run the policy {NAME}",
+        "unknown": "The agent has not said how far it is: it has just started, or runs without the "
+        f"policy {NAME}",
     }
     state = words.get(found["state"], found["state"])
     cordoned = {"theirs": "; somebody else has cordoned it"}.get(found["cordon"], "")
