@@ -104,6 +104,8 @@ class ReaperWorld:
     writes: bool = True
     active: bool = True
     left: int = 0
+    silent: str = ""
+    """Why the kubelet is said not to answer."""
     connects: int = 0
     kube_down: bool = False
     unreadable_ledger: bool = False
@@ -318,6 +320,7 @@ async def reaping(world: ReaperWorld, *policies: type, **settings: Any) -> Async
             writing=lambda: world.writes,
             report=world.events.append,
             left=left,
+            silent=lambda why: setattr(world, "silent", why),
             timings=lambda: timings_of(plugin.instance for plugin in plugins.all),
         )
         reaper = Reaper(around, node=NODE, clock=world.clock.now, wall=world.wall)

@@ -12,9 +12,10 @@ from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.grants import releases as releases_module
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.plugins.discovery import Plugin
+from hardpoint._core.pods import reaper as reaper_module
 from hardpoint.allocation import Assignment
 from hardpoint.errors import HoldDenied, HoldFailed
-from hardpoint.grants import Grant
+from hardpoint.grants import Grant, NodeCondition
 from hardpoint.model import DeviceNode, Part
 
 from .conftest import World, claim, reading
@@ -314,6 +315,54 @@ async def test_a_release_that_lasts_is_a_condition_of_the_node_that_names_who_ha
         played.users = []
         played.hint()
         await until_so(agent, lambda: not agent.conditions())
+
+
+async def test_a_silent_kubelet_is_a_condition_while_something_is_granted_or_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever policies are named: what is granted cannot be had back while pods are not known."""
+    monkeypatch.setattr(reaper_module, "_SILENT", 0.0)
+    played = Played()
+    async with granting(world, played) as agent:
+        await agent.policies.reaper.sweep()
+        assert agent.conditions() == ()
+
+        play(played, grant("a-1", "radio0"))
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        await agent.policies.reaper.sweep()
+        (condition,) = agent.conditions()
+        assert (condition.type, condition.reason) == ("PodResourcesUnavailable", "PodsUnread")
+        assert "none is reaped" in condition.message
+
+        played.users = ["pod x/y"]
+        play(played)
+        await until_so(agent, lambda: bool(agent.releases()) and not agent.grants())
+        await agent.policies.reaper.sweep()
+        assert [one.type for one in agent.conditions()] == ["PodResourcesUnavailable"]
+
+        played.users = []
+        played.hint()
+        await until_so(agent, lambda: not agent.releases())
+        await agent.policies.reaper.sweep()
+        assert agent.conditions() == ()
+
+
+async def test_a_silent_kubelet_that_a_policy_speaks_of_is_left_to_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper_module, "_SILENT", 0.0)
+    said = NodeCondition(type="PodResourcesUnavailable", reason="KubeletSilent", message="m")
+    played = Played()
+    played.grants = [grant("a-1", "radio0")]
+    async with granting(world, played) as agent:
+        await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
+        agent.raise_condition(said)
+        await agent.policies.reaper.sweep()
+        assert agent.conditions() == (said,)
+
+        agent.clear_condition("PodResourcesUnavailable")
+        await agent.policies.reaper.sweep()
+        assert [one.reason for one in agent.conditions()] == ["PodsUnread"]
 
 
 async def test_a_handed_back_node_offers_nothing_also_after_a_restart(world: World) -> None:

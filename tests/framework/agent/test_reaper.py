@@ -743,6 +743,51 @@ async def test_nothing_is_reaped_while_the_kubelet_does_not_answer(world: Reaper
         assert world.board.entries == ()
 
 
+async def test_a_kubelet_that_stays_silent_is_said_to_be_until_it_answers(
+    world: ReaperWorld,
+) -> None:
+    world.pods.broken = "no such socket"
+    async with reaping(world, Asked) as one:
+        await one.look()
+        assert world.silent == "", "one that restarts is silent for a moment"
+        await one.look(after=9)
+        assert world.silent == ""
+        await one.look(after=1)
+        assert "no such socket" in world.silent
+
+        world.pods.broken = ""
+        await one.look(after=1)
+        assert world.silent == ""
+
+        world.pods.broken = "no such socket"
+        await one.look(after=1)
+        assert world.silent == "", "its silence is counted anew"
+
+
+@pytest.mark.parametrize("what", ["writes", "active"])
+async def test_who_does_not_look_says_of_no_kubelet_that_it_is_silent(
+    world: ReaperWorld, what: str
+) -> None:
+    world.pods.broken = "no such socket"
+    async with reaping(world, Asked) as one:
+        await one.look()
+        await one.look(after=10)
+        assert world.silent
+
+        setattr(world, what, False)
+        await one.look(after=1)
+
+        assert world.silent == ""
+
+
+async def test_a_ledger_that_cannot_be_read_is_no_silent_kubelet(world: ReaperWorld) -> None:
+    world.unreadable_ledger = True
+    async with reaping(world, Asked) as one:
+        await one.look()
+        await one.look(after=600)
+        assert (world.silent, len(world.board.entries)) == ("", 1)
+
+
 async def test_nothing_is_reaped_while_grants_cannot_be_read(world: ReaperWorld) -> None:
     world.pod("train", "gpu0@a1")
     world.revoke("gpu0", "a1")

@@ -13,6 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from hardpoint._core.grants import releases as releases_module
 from hardpoint._core.grants.conditions import Conditions
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.grantplan import Stated
@@ -442,6 +443,10 @@ async def test_it_looks_by_itself_at_each_wake_also_after_a_failure(
             while looked < 6:
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
+
+
+def test_it_looks_again_after_half_a_minute_at_the_latest() -> None:
+    assert releases_module.EVERY <= 30.0
 
 
 async def test_what_an_operator_has_ended_is_taken_up(world: World) -> None:

@@ -7,8 +7,12 @@ from pathlib import Path
 import anyio.lowlevel
 import pytest
 
+from hardpoint._core.grants import lost, releases
 from hardpoint.errors import KubeUnreachable
 from hardpoint.grants import NodeCondition
+from hardpoint.policies import exclusive_source
+from hardpoint.policies._conditions import UNAVAILABLE
+from hardpoint.policies.drain import draining
 from hardpoint.policies.node_status import NodeStatus
 from hardpoint.policies.node_status.settings import NodeStatusSettings
 from hardpoint.testing.agent import FakeAgent
@@ -69,6 +73,35 @@ async def test_types_and_reasons_have_the_names_that_the_settings_give(
         assert node_world.conditions() == {
             "KubernetesReleaseStuck": ("True", "PodsHoldDevices", "alloc-1 holds gpu-0"),
             "KubernetesOther": ("True", "Why", "so"),
+        }
+
+
+SEEDS = {
+    exclusive_source.ExclusiveSourceSettings().condition: ("ForeignGpuExposure", "OtherGpuPath"),
+    (releases.STUCK, "PodsHoldDevices"): ("KubernetesReleaseStuck", "PodsHoldDevices"),
+    (lost.CONDITION, "ReleasesFileUnreadable"): (
+        "KubernetesReleasesUnreadable",
+        "ReleasesFileUnreadable",
+    ),
+    (draining.RELEASED, "Drained"): ("KubernetesReleased", "Drained"),
+    (UNAVAILABLE, "KubeletSilent"): ("PodResourcesUnavailable", "KubeletSilent"),
+}
+"""What the agent and its policies raise, and what a control plane that knows the seed's names
+hears; a drift of taints has a test of its own."""
+
+
+async def test_every_condition_can_have_the_name_that_a_control_plane_knows(
+    node_world: NodeWorld,
+) -> None:
+    for type_, reason in SEEDS:
+        raised = NodeCondition(type=type_, reason=reason, message="so")
+        node_world.agent.raise_condition(raised)
+    names = {type_: "/".join(seeds) for (type_, _), seeds in SEEDS.items()}
+    async with node_world.kept(conditions=names):
+        await node_world.until(lambda: len(node_world.conditions()) == len(SEEDS))
+
+        assert node_world.conditions() == {
+            type_: ("True", reason, "so") for type_, reason in SEEDS.values()
         }
 
 

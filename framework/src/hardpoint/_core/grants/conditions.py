@@ -7,6 +7,8 @@ from collections.abc import Callable
 from hardpoint._core.plugins.stating import sentence
 from hardpoint.grants import NodeCondition
 
+UNAVAILABLE = "PodResourcesUnavailable"
+"""The kubelet does not say which pod has what; policies that ask it have the same word for it."""
 _LONGEST = 4096
 """Characters of a message: the API takes 32768 bytes."""
 _LONGEST_WORD = 316
@@ -40,6 +42,12 @@ class Conditions:
         """Say that it is so no more."""
         if self._standing.pop(sentence(type_, _LONGEST_WORD), None) is not None:
             self._changed()
+
+    def share(self, type_: str, reason: str, message: str) -> None:
+        """Say or take back what a policy may say too: what it has said is left to it."""
+        standing = self._standing.get(type_)
+        if standing is None or standing.reason == reason:
+            self.set(type_, reason, message)
 
     def set(self, type_: str, reason: str, message: str) -> None:
         """Say that it is so, if there is something to say; else that it is not."""

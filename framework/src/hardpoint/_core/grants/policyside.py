@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from hardpoint._core.grants.conditions import Conditions
+from hardpoint._core.grants.conditions import UNAVAILABLE, Conditions
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.grantplan import in_force
 from hardpoint._core.grants.lost import Lost
@@ -79,6 +79,7 @@ class PolicySide:
             writing=self._writing,
             report=report,
             left=self.releases.wake,
+            silent=self._say_silent,
             timings=self._timings,
         )
         return Reaper(around, node=self._agent.node.name)
@@ -86,6 +87,12 @@ class PolicySide:
     def _is_active(self) -> bool:
         """Say whether there may be anything to reap."""
         return bool(self.granting.sources or self.releases.pending())
+
+    def _say_silent(self, why: str) -> None:
+        """Say that pods are not known, for what is granted or released cannot be had back then."""
+        needed = bool(self.granting.in_force() or self.releases.pending())
+        message = f"which pods have which devices is not known, so none is reaped: {why}"
+        self.conditions.share(UNAVAILABLE, "PodsUnread", message if why and needed else "")
 
     def _timings(self) -> Timings:
         reaping = self._relay.implementations("reap_pod")

@@ -32,6 +32,10 @@ _UNKNOWN_EVERY = 300.0
 """Seconds between two looks for claims that nobody wrote down: those of a ledger that was lost."""
 
 
+class PodsUnread(HardpointError):
+    """The kubelet does not say which pod has what."""
+
+
 class Pods(Protocol):
     """The kubelet's answer: ``PodSource``."""
 
@@ -115,7 +119,7 @@ class Holding:
 
         ``anew`` looks for claims that nobody wrote down too, which is done seldom otherwise.
         """
-        pods = await self._known.pods.list()
+        pods = await self._listed()
         records = await self._known.records.read()
         found, why = await self._of_claims(self._facts(records), anew=anew)
         facts = self._facts(records)
@@ -134,6 +138,12 @@ class Holding:
             pods={name: _overstay(note, listed[name] > 1) for name, note in notes.items()},
             unread=why,
         )
+
+    async def _listed(self) -> tuple[PodUse, ...]:
+        try:
+            return await self._known.pods.list()
+        except HardpointError as error:
+            raise PodsUnread(str(error)) from error
 
     def _facts(self, records: tuple[Record, ...]) -> Facts:
         known = self._known
@@ -213,4 +223,4 @@ def _overstay(note: _Notes, twice: bool) -> Overstay:
     )
 
 
-__all__ = ["Holding", "Known", "Overstay", "PodName", "View"]
+__all__ = ["Holding", "Known", "Overstay", "PodName", "PodsUnread", "View"]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from hardpoint._core.pods.holding import Holding, Known, Overstay, PodName, View
+from hardpoint._core.pods.holding import Holding, Known, Overstay, PodName, PodsUnread, View
 from hardpoint._core.pods.revoked import ORPHAN
 from hardpoint.errors import HardpointError, Refuse
 from hardpoint.grants import HoldingPod, Reaped, ReapResult, Release
@@ -32,6 +32,9 @@ SOURCE = "reaper"
 _COST = "pods that hold what they must not are not deleted"
 _EVERY, _EVERY_HELD = 10.0, 5.0
 """Seconds between two looks, and while somebody holds what they must not."""
+_SILENT = 10.0
+"""Seconds of a kubelet that does not answer until that is said of the node: a policy that watches
+the kubelet says it sooner, in its own words."""
 _LATER = 10.0
 """Seconds after which a policy is asked again that could not do it now."""
 _AT_ONCE = 4
@@ -86,6 +89,8 @@ class Surroundings:
     report: Callable[[Event], None]
     left: Callable[[], None] = lambda: None
     """Called when a pod is seen to hold nothing any more: a release may be over."""
+    silent: Callable[[str], None] = lambda _: None
+    """Called with why the kubelet does not say who has what, while it does not; else with ""."""
     timings: Callable[[], Timings] = Timings
 
 
@@ -117,6 +122,7 @@ class Reaper:
         self._suspects: dict[PodName, _Suspect] = {}
         self._orphans: dict[str, Release] = {}
         self._wake: anyio.Event | None = None
+        self._silent_since: float | None = None
 
     # -- what others ask --------------------------------------------------------------------------
 
@@ -156,7 +162,9 @@ class Reaper:
             view = await self._holding.look()
         except HardpointError as error:
             self._around.board.record(SOURCE, str(error), cost=_COST)
+            self._say_silent(str(error) if isinstance(error, PodsUnread) else "")
             return
+        self._say_silent("")
         if view.unread:
             self._around.board.record(SOURCE, view.unread, cost=_COST)
         else:
@@ -168,6 +176,17 @@ class Reaper:
         self._suspects.clear()
         self._orphans.clear()
         self._around.board.clear(SOURCE)
+        self._say_silent("")
+
+    def _say_silent(self, why: str) -> None:
+        """Say of the node that the kubelet does not answer, once it has not for a while."""
+        now = self._clock()
+        if not why:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        lasts = self._silent_since is not None and now - self._silent_since >= _SILENT
+        self._around.silent(why if lasts else "")
 
     def _see(self, view: View) -> View:
         """Note who is seen first, and who holds nothing any more; date the orphans."""
