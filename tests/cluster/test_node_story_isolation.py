@@ -29,6 +29,7 @@ def another_plugin(granted: Granted) -> Iterator[AgentProcess]:
         "HARDPOINT_DOMAIN": "nvidia.com",
         "HARDPOINT_FRONTENDS": "deviceplugin",
         "HARDPOINT_POLICIES": "",
+        "HARDPOINT_DRIVER__ACME_GPU__FULL_NAMES": "true",  # it has ids of its own
     }
     kept = {k: v for k, v in granted.agent.environment.items() if "POLICY__" not in k}
     other = AgentProcess(granted.cluster.logs / "another-plugin.log", kept | own, ())
