@@ -9,8 +9,9 @@ import pytest
 
 from hardpoint.errors import KubeUnreachable
 from hardpoint.kube import PODS
+from hardpoint.policies._pods import read_pod
 from hardpoint.policies.drain import _own_pod
-from hardpoint.policies.drain.pods import in_words, pod_of
+from hardpoint.policies.drain.pods import in_words
 from hardpoint.testing.agent import FakeAgent
 
 from .drain_world import DAEMON, NODE, DrainWorld
@@ -242,7 +243,7 @@ async def test_a_node_is_not_cordoned_where_the_settings_say_so(drain_world: Dra
 )
 def test_what_is_no_pod_is_not_read_as_one(body: dict[str, Any]) -> None:
     with pytest.raises(KubeUnreachable):
-        pod_of(body)
+        read_pod(body)
 
 
 def test_many_pods_are_named_by_a_few() -> None:

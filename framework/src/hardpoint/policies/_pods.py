@@ -19,6 +19,7 @@ FINISHED = ("Succeeded", "Failed")
 class Owner(msgspec.Struct):
     """Whose a pod is."""
 
+    kind: str = ""
     controller: bool | None = None
 
 
@@ -30,6 +31,7 @@ class Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     annotations: Mapping[str, str] | None = None
     owner_references: tuple[Owner, ...] | None = None
 
@@ -53,14 +55,18 @@ class PodSpec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
+    resources: Resources | None = None
+    resource_claims: tuple[Any, ...] | None = None
+    termination_grace_period_seconds: int | None = None
 
     @property
     def asked(self) -> Iterator[str]:
-        """The resources that its containers ask for."""
-        for container in (*(self.containers or ()), *(self.init_containers or ())):
-            if container.resources is not None:
-                yield from container.resources.limits or ()
-                yield from container.resources.requests or ()
+        """The resources that it asks for, as a whole or in its containers."""
+        containers = (*(self.containers or ()), *(self.init_containers or ()))
+        for one in (self.resources, *(each.resources for each in containers)):
+            if one is not None:
+                yield from one.limits or ()
+                yield from one.requests or ()
 
 
 class PodStatus(msgspec.Struct, rename="camel"):
@@ -69,6 +75,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
     reason: str = ""
     start_time: str | None = None
+    extended_resource_claim_status: Any = None
 
 
 class Pod(msgspec.Struct):
@@ -78,6 +85,9 @@ class Pod(msgspec.Struct):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
+    def __str__(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
 
 def read_pod(found: Mapping[str, Any]) -> Pod:
     """Read a pod. Raises ``KubeUnreachable`` for what is none, or has no UID to be deleted by."""
@@ -85,8 +95,8 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         pod = msgspec.convert(found, Pod)
     except msgspec.ValidationError as error:
         raise KubeUnreachable(f"the answer is not what the API has: {error}") from error
-    if not pod.metadata.uid:
-        raise KubeUnreachable(f"the API server says no UID of pod {pod.metadata.name}")
+    if not (pod.metadata.uid and pod.metadata.namespace):
+        raise KubeUnreachable(f"the API server does not say which pod {pod.metadata.name} is")
     return pod
 
 

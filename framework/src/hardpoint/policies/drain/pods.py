@@ -2,104 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from hardpoint.errors import KubeBusy, KubeConflict, KubeError, KubeUnreachable
+from hardpoint.errors import KubeBusy, KubeConflict, KubeError
 from hardpoint.kube import PODS
+from hardpoint.policies._pods import FINISHED, MIRROR, Pod, read_pod
 
 if TYPE_CHECKING:
     from hardpoint.kube import Kube
 
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of what the API server shows of a static pod: deleting it deletes nothing."""
-_FINISHED = ("Succeeded", "Failed")
 _GRACE = 30
 """Seconds that a pod gets which says nothing of it (``DefaultTerminationGracePeriodSeconds``)."""
-
-
-class Owner(msgspec.Struct, rename="camel"):
-    """Whose a pod is."""
-
-    kind: str = ""
-    controller: bool | None = None
-
-
-class Metadata(msgspec.Struct, rename="camel"):
-    """What a pod is called."""
-
-    name: str
-    uid: str
-    namespace: str = ""
-    deletion_timestamp: str | None = None
-    deletion_grace_period_seconds: int | None = None
-    annotations: Mapping[str, str] | None = None
-    owner_references: tuple[Owner, ...] | None = None
-
-
-class Resources(msgspec.Struct):
-    """What is asked for by name."""
-
-    limits: Mapping[str, Any] | None = None
-    requests: Mapping[str, Any] | None = None
-
-
-class Container(msgspec.Struct):
-    """One of a pod's."""
-
-    resources: Resources | None = None
-
-
-class Spec(msgspec.Struct, rename="camel"):
-    """What a pod asks for."""
-
-    node_name: str = ""
-    containers: tuple[Container, ...] | None = None
-    init_containers: tuple[Container, ...] | None = None
-    resources: Resources | None = None
-    resource_claims: tuple[Any, ...] | None = None
-    termination_grace_period_seconds: int | None = None
-
-    @property
-    def asked(self) -> Iterator[str]:
-        """The resources that it asks for."""
-        containers = (*(self.containers or ()), *(self.init_containers or ()))
-        for one in (self.resources, *(each.resources for each in containers)):
-            if one is not None:
-                yield from one.limits or ()
-                yield from one.requests or ()
-
-
-class Status(msgspec.Struct, rename="camel"):
-    """What became of a pod."""
-
-    phase: str = ""
-    extended_resource_claim_status: Any = None
-
-
-class Pod(msgspec.Struct):
-    """A pod, as far as a drain reads it."""
-
-    metadata: Metadata
-    spec: Spec = msgspec.field(default_factory=Spec)
-    status: Status = msgspec.field(default_factory=Status)
-
-    def __str__(self) -> str:
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-
-def pod_of(found: Mapping[str, Any]) -> Pod:
-    """Read a pod. Raises ``KubeUnreachable`` for what is none, or has no UID to be deleted by."""
-    try:
-        pod = msgspec.convert(found, Pod)
-    except msgspec.ValidationError as error:
-        raise KubeUnreachable(f"the answer is not what the API has: {error}") from error
-    if not (pod.metadata.uid and pod.metadata.namespace):
-        raise KubeUnreachable(f"the API server does not say which pod {pod.metadata.name} is")
-    return pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +32,7 @@ class Rules:
         """Return why a pod is left alone; empty where it is to go."""
         if pod.spec.node_name != self.node:
             return "it is on another node"
-        if pod.status.phase in _FINISHED:
+        if pod.status.phase in FINISHED:
             return "it has ended"
         if MIRROR in (pod.metadata.annotations or {}):
             return "it is a static pod"
@@ -162,7 +77,7 @@ class Sweep:
         """Look at every pod of the node once. Raises ``KubeError`` where they cannot be listed."""
         listing = await self._kube.list(PODS, fields={"spec.nodeName": self._rules.node})
         swept = Swept()
-        for pod in map(pod_of, listing.items):
+        for pod in map(read_pod, listing.items):
             if not self._rules.spared(pod):
                 swept.left.append(str(pod))
                 await self._end(pod, swept)
