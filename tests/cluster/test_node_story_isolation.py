@@ -69,7 +69,7 @@ def test_another_device_plugin_appears_and_everything_is_withdrawn_with_the_reas
     with another_plugin(granted):
         granted.until_allocatable(0)
 
-        message = granted.condition("ForeignGpuExposure")
+        message = until("said", lambda: granted.condition("ForeignGpuExposure"))
         assert "nvidia.com/gpu" in message
         assert "devicePlugin.enabled=false" in message
         reasons = {one["subject"]: one["reason"] for one in granted.status()["not_offered"]}
@@ -78,7 +78,7 @@ def test_another_device_plugin_appears_and_everything_is_withdrawn_with_the_reas
         assert granted.pending() == []
 
     granted.until_allocatable(2)
-    assert granted.condition("ForeignGpuExposure") == ""
+    until("not so any more", lambda: not granted.condition("ForeignGpuExposure"))
     assert granted.deletions("p") == []
 
 
@@ -96,7 +96,8 @@ def test_another_dra_driver_appears_and_everything_is_withdrawn_with_the_reason(
     granted.witness.create(a_slice("gpu.nvidia.com"))
     try:
         until("no slice", lambda: not granted.witness.devices(GPUS, NODE))
-        assert "gpu.nvidia.com" in granted.condition("ForeignGpuExposure")
+        message = until("said", lambda: granted.condition("ForeignGpuExposure"))
+        assert "gpu.nvidia.com" in message
         assert granted.deletions("p") == []
     finally:
         granted.witness.delete("ResourceSlice", f"{NODE}-gpu.nvidia.com")
