@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from hardpoint.grants import NodeCondition
 from hardpoint.kube import Json, Kube
+from hardpoint.policies.node_status.events import Happenings
 from hardpoint.policies.node_status.keeping import Keeping, Pace
 from hardpoint.policies.node_status.settings import NodeStatusSettings
 from hardpoint.testing.agent import FakeAgent
@@ -35,6 +36,7 @@ class NodeWorld:
         self.server = server
         self.clock = ManualClock(BEGAN)
         self.agent = FakeAgent(root, kube=self.kube)
+        self.happened = Happenings()
         server.add_node(NODE, {"kubernetes.io/hostname": NODE})
 
     def kube(self) -> Kube:
@@ -54,7 +56,8 @@ class NodeWorld:
 
         pace = Pace(gap=gap, settle=settle, sleep=sleep, wall=self.clock.now)
         async with self.kube() as kube, anyio.create_task_group() as tasks:
-            keeping = Keeping(self.agent, NodeStatusSettings(**settings), kube, pace)
+            given = NodeStatusSettings(**settings)
+            keeping = Keeping(self.agent, given, kube, pace, self.happened)
             tasks.start_soon(keeping.run)
             yield
             tasks.cancel_scope.cancel()
@@ -79,6 +82,14 @@ class NodeWorld:
         listed = self.node["status"]["conditions"]
         found = next(one for one in listed if one["type"] == type_)
         return found["lastTransitionTime"], found["lastHeartbeatTime"]
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """Type, reason and message of what is told on the Node, in the order of its writing."""
+        told = sorted(
+            self.server.items("events"), key=lambda one: int(one["metadata"]["resourceVersion"])
+        )
+        assert all(one["involvedObject"]["uid"] == self.node["metadata"]["uid"] for one in told)
+        return [(one["type"], one["reason"], one["message"]) for one in told]
 
     def writes(self) -> int:
         return len(self.server.writes("nodes"))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hardpoint import Node, hookimpl
+from hardpoint import Event, Node, hookimpl
+from hardpoint.policies.node_status.events import Happenings
 from hardpoint.policies.node_status.settings import NodeStatusSettings
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ class NodeStatus:
 
     def __init__(self, node: Node, settings: NodeStatusSettings) -> None:
         self.node, self.settings = node, settings
+        self.happened = Happenings()
+
+    @hookimpl
+    async def observe(self, event: Event) -> None:
+        """Keep what is to be told of the Node."""
+        if self.settings.events:
+            self.happened.observe(event)
 
     @hookimpl
     async def serve_policy(self, agent: Agent) -> None:
@@ -31,4 +39,4 @@ class NodeStatus:
 
         await agent.until_writing()
         async with agent.connect() as kube:
-            await Keeping(agent, self.settings, kube, Pace()).run()
+            await Keeping(agent, self.settings, kube, Pace(), self.happened).run()

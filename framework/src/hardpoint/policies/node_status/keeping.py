@@ -14,7 +14,7 @@ import anyio
 from hardpoint.grants import NodeCondition
 from hardpoint.kube import NODES, Json
 from hardpoint.policies._own_node import Faults, OwnNode, Sleep, Writer
-from hardpoint.policies.node_status import conditions, labels, owned, taints
+from hardpoint.policies.node_status import conditions, events, labels, owned, taints
 from hardpoint.policies.node_status.settings import KUBELETS
 
 if TYPE_CHECKING:
@@ -45,11 +45,21 @@ class Pace:
 class Keeping:
     """One connection's work."""
 
-    def __init__(self, agent: Agent, settings: NodeStatusSettings, kube: Kube, pace: Pace) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        settings: NodeStatusSettings,
+        kube: Kube,
+        pace: Pace,
+        happened: events.Happenings | None = None,
+    ) -> None:
         self._agent, self._settings, self._kube, self._pace = agent, settings, kube, pace
         self._own = OwnNode(kube, agent, SOURCE, self._touch)
         self._status = Writer(agent, f"{SOURCE}: status", self._say, gap=pace.gap)
         self._taint = Writer(agent, f"{SOURCE}: taint", self._set_taint, gap=pace.gap)
+        self._events = Writer(agent, f"{SOURCE}: events", self._tell, gap=0.0)
+        self._happened = happened or events.Happenings()
+        self._happened.touch = self._events.touch
         self._faults = Faults(agent)
         self._noted: dict[str, object] = {}
         self._settled = False
@@ -61,12 +71,14 @@ class Keeping:
             tasks.start_soon(self._settle)
             tasks.start_soon(self._status.run, self._pace.sleep)
             tasks.start_soon(self._taint.run, self._pace.sleep)
+            tasks.start_soon(self._events.run, self._pace.sleep)
             async for _ in self._agent.changes():
                 self._touch()
 
     def _touch(self) -> None:
         self._status.touch()
         self._taint.touch()
+        self._events.touch()
 
     async def _settle(self) -> None:
         await self._pace.sleep(self._pace.settle)
@@ -84,7 +96,8 @@ class Keeping:
         ours = owned.of_node(node)
         said = self._labels(earned)
         notes = self._notes(node)
-        true = self._conditions(node, ours)
+        before = _before(node, ours)
+        true = self._conditions(before)
         self._note({"labels": said, "conditions": [one["type"] for one in true]})
         if _is_said(node, ours, said, notes, true):
             return False
@@ -96,6 +109,8 @@ class Keeping:
         # Labels go with the status: what a kubelet's own credentials may do too, in one write.
         stored = await self._kube.apply(NODES, body, subresource="status", manager=owned.MANAGER)
         self._own.wrote(stored)
+        if self._settings.events:
+            self._happened.put(*events.turned(true, before, self._pace.wall()))
         _log.info("said node=%s labels=%d conditions=%d", name, len(said), len(true))
         return True
 
@@ -117,12 +132,16 @@ class Keeping:
         else:
             self._faults.clear(source)
 
-    def _conditions(self, node: Json, ours: owned.Owned) -> tuple[Json, ...]:
+    async def _tell(self) -> bool:
+        """Tell what has happened, as Events of the Node."""
+        if self._own.found is not None:
+            await self._happened.tell(self._kube, self._own.found)
+        return False
+
+    def _conditions(self, before: conditions.Before) -> tuple[Json, ...]:
         raised = self._agent.conditions()
         true, bad = conditions.named(raised, self._settings.renamed, KUBELETS)
         self._complain("conditions", bad, "no condition of a Node's own may be called so")
-        listed = (node.get("status") or {}).get("conditions") or ()
-        before = conditions.Before({str(one.get("type")): one for one in listed}, ours.conditions)
         now = datetime.fromtimestamp(self._pace.wall(), UTC)
         return conditions.wanted(true, before, now, settled=self._settled)
 
@@ -173,6 +192,11 @@ class Keeping:
             return False
         true = {one.type for one in self._agent.conditions()} - {*self._settings.advisory}
         return bool(true) or (has and not self._settled)
+
+
+def _before(node: Json, ours: owned.Owned) -> conditions.Before:
+    listed = (node.get("status") or {}).get("conditions") or ()
+    return conditions.Before({str(one.get("type")): one for one in listed}, ours.conditions)
 
 
 def _is_said(

@@ -44,6 +44,9 @@ class NodeStatusSettings(Settings):
     conditions: Mapping[str, str] = Field(default_factory=dict)
     """Other types for conditions, and other reasons:
     ``ReleaseStuck = "KubernetesReleaseStuck/PodsHoldDevices"``, or a type alone."""
+    events: bool = True
+    """Tell on the Node, as Kubernetes Events, which conditions begin and end, what is granted,
+    refused and released, and which pods are spared."""
     no_schedule_taint: bool = False
     """Put the taint ``<prefix>/unusable:NoSchedule`` on the Node while a condition is true. It
     needs the right to patch ``nodes``; kubelets' own credentials may not."""
