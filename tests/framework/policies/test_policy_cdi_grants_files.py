@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hold_files import Ground, node_entry, spec
 
 from hardpoint import DeviceNode, Grant, NodeType
+from hardpoint._core.grants import granting
 from hardpoint.policies.cdi_grants import CdiGrantsSettings, holds
 from hardpoint.policies.cdi_grants.documents import LARGEST, LONGEST, MOST_DEVICES
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
@@ -108,6 +110,32 @@ async def test_a_hold_that_is_removed_grants_nothing_any_more(ground: Ground) ->
     path.unlink()
 
     assert set(await ground.grants()) == {"a"}
+
+
+async def test_a_hold_that_comes_changes_or_goes_is_noticed_at_once(ground: Ground) -> None:
+    noticed = anyio.Event()
+
+    async def notices() -> None:
+        nonlocal noticed
+        with anyio.fail_after(5):
+            await noticed.wait()
+        await anyio.wait_all_tasks_blocked()
+        noticed = anyio.Event()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ground.source.watch_devices, lambda: noticed.set())
+        await notices()  # the directory, at first
+        path = ground.hold("a", spec("gpu-0"))
+        await notices()
+        ground.hold("a", spec("gpu-1"))
+        await notices()
+        path.unlink()
+        await notices()
+        tasks.cancel_scope.cancel()
+
+
+def test_what_was_not_noticed_is_seen_after_five_seconds() -> None:
+    assert granting.EVERY <= 5.0
 
 
 # -- what asks for more than is known -------------------------------------------------------------
