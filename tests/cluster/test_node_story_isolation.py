@@ -80,6 +80,9 @@ def test_another_device_plugin_appears_and_everything_is_withdrawn_with_the_reas
     granted.until_allocatable(2)
     until("not so any more", lambda: not granted.condition("ForeignGpuExposure"))
     assert granted.deletions("p") == []
+    namespace.delete_pods("p")
+    granted.revoke("iso-1")
+    granted.until_released("iso-1")
 
 
 @pytest.mark.usefixtures("modern")
