@@ -918,3 +918,82 @@ async def test_a_node_that_is_handed_back_is_looked_at_soon(world: World) -> Non
     world.releases._wake = anyio.Event()
     await world.releases.withdraw("service")
     assert world.releases._wake.is_set()
+
+
+# -- a source that takes its time -----------------------------------------------------------------
+
+
+class Slow(Source):
+    """A source that lets whoever tells it wait."""
+
+    def __init__(self, node: Node, settings: Any) -> None:
+        super().__init__(node, settings)
+        self.entered, self.go = anyio.Event(), anyio.Event()
+
+    @hookimpl
+    async def report_grant(self, grant: Grant, outcome: GrantOutcome) -> None:  # type: ignore[override]
+        self.entered.set()
+        await self.go.wait()
+        self.hear(grant.allocation, outcome.outcome.value)
+
+
+@pytest.fixture
+async def slow(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path, Looks, Slow) as made:
+        yield made
+
+
+def became(outcome: Outcome) -> KnownGrant:
+    grant = Grant(allocation="a-1", source="policy/p1")
+    return KnownGrant(grant=grant, devices=(), outcome=GrantOutcome(outcome))
+
+
+async def look_until_it_is_asked(world: World) -> None:
+    """Look, and wait no longer than until the source is asked: it hears of it when it lets go."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.releases.look)
+        await source_of(world).entered.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_source_that_is_slow_to_hear_of_a_grant_hears_of_it_once(slow: World) -> None:
+    await slow.has(grants=(became(Outcome.IN_FORCE),))
+    await look_until_it_is_asked(slow)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slow.releases.look)
+        await anyio.wait_all_tasks_blocked()
+        source_of(slow).go.set()
+    await slow.releases.look()
+
+    assert source_of(slow).told == [("a-1", "in-force")]
+    assert [one.name for one in slow.events] == ["grant-in-force"]
+
+
+async def test_a_source_that_still_hears_what_was_so_before_is_not_taken_to_know_what_is_so_now(
+    slow: World,
+) -> None:
+    await slow.has(grants=(became(Outcome.OVERLAP),))
+    await look_until_it_is_asked(slow)
+    await slow.has(grants=(became(Outcome.IN_FORCE),))
+    with anyio.fail_after(5):
+        await slow.releases.look()
+    assert (slow.events, [one.told for one in slow.books.book.grants]) == ([], [False])
+
+    source_of(slow).go.set()
+    await anyio.wait_all_tasks_blocked()
+    await slow.releases.look()
+
+    assert [what for _, what in source_of(slow).told] == ["overlap", "in-force"]
+    assert [one.name for one in slow.events] == ["grant-in-force"]
+    assert [one.told for one in slow.books.book.grants] == [True]
+
+
+async def test_who_looks_while_somebody_looks_does_nothing_twice(told: World) -> None:
+    await told.has(replace(reported(GPU0), over=True))
+    told.offers()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(told.releases.look)
+        tasks.start_soon(told.releases.look)
+
+    assert source_of(told).told == [("a-1", "gpu0")]
+    assert [one.name for one in told.events] == ["allocation-released"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from broker_world import DOMAIN, World, claim, prepare
+from broker_world import DOMAIN, Cards, World, claim, prepare
 from pod_world import Pods, Watched, assignment, watched
 
 from hardpoint.allocation import Assigned, is_allocation
 from hardpoint.errors import HoldConflict, HoldDenied, HoldError, HookFault
-from hardpoint.model import Condition, Health, HoldState
+from hardpoint.model import Condition, Device, Health, Hold, HoldState
 from hardpoint.testing.cdi import CdiError, CdiRegistry, UnresolvableDevice
 
 
@@ -90,6 +90,29 @@ async def test_several_are_held_all_or_none(world: World) -> None:
         assert [path.name for path in (world.root / "hw").iterdir()] == ["card-b"]
         await one.broker.unprepare(claim("u1").key)
         assert len(await one.allocate(assignment("card-a"), assignment("card-b"))) == 2
+
+
+async def test_who_hangs_up_while_it_is_given_back_leaves_nothing_half_undone(
+    world: World,
+) -> None:
+    class HangsUp(Cards):
+        scope = anyio.CancelScope()
+
+        async def unprepare_device(  # type: ignore[override]
+            self, device: Device | None, hold: Hold
+        ) -> None:
+            self.scope.cancel()
+            await anyio.lowlevel.checkpoint()
+            super().unprepare_device(device, hold)
+
+    cards = world.hooks.drivers["cards"] = HangsUp(world.root / "hw", world.node)
+    async with serving(world) as one:
+        await prepare(one.broker, claim("u1", "card-b"))
+        with cards.scope, pytest.raises(HoldConflict):
+            await one.allocate(assignment("card-a"), assignment("card-b"))
+
+        assert one.devices() == ["card-b"]
+    assert world.files() == ["hardpoint.dev-u1.json"]
 
 
 async def test_what_a_pod_had_already_stays_when_the_rest_is_refused(world: World) -> None:

@@ -36,6 +36,7 @@ from hardpoint.model import (
     exclusive,
     shared,
 )
+from hardpoint.platform import Platform, Suspected
 
 
 @pytest.fixture
@@ -389,6 +390,55 @@ async def test_a_node_that_is_not_there_yet_is_tried_again_and_nothing_is_left(
         assert (world.files(), broker.holds(), list((world.root / "hw").iterdir())) == ([], (), [])
         world.node.put("/dev/card-a", 1)
         await prepare(broker, claim("u1", "card-a"))
+
+
+async def test_a_driver_that_prepares_nothing_is_not_asked_to_undo_what_it_could_not_deliver(
+    world: World,
+) -> None:
+    undone: list[str] = []
+
+    class Later:
+        def deliver_device(self, device: Device) -> Delivery:
+            raise TryAgain("it is not there yet")
+
+        def unprepare_device(self, hold: Hold) -> None:
+            undone.append(hold.device.name)
+
+    world.hooks.drivers["later"] = Later()
+    world.add(Device(name="later-0", kind="x", driver="later"))
+    async with world.broker() as broker:
+        with pytest.raises(HoldFailed, match="it is not there yet") as failed:
+            await prepare(broker, claim("u1", "later-0"))
+        assert (failed.value.reason, undone, broker.holds()) == ("try-again", [], ())
+
+
+@pytest.mark.parametrize(
+    ("vouched", "uses", "given"),
+    [
+        (True, {"/dev/sdb": Suspected("a signature")}, True),
+        (False, {"/dev/sdb": Suspected("a signature")}, False),
+        (True, {"/dev/sdb": "it is mounted at /"}, False),
+        (True, {"/dev/sdb": Suspected("a signature"), "/dev/sdb1": "it is mounted at /"}, False),
+    ],
+)
+async def test_what_the_machine_uses_by_now_is_given_to_nobody_whatever_was_offered(
+    world: World, monkeypatch: pytest.MonkeyPatch, vouched: bool, uses: dict[str, str], given: bool
+) -> None:
+    """A rule that names a disk knows better than a signature on it, and than nothing else."""
+    monkeypatch.setattr(Platform, "reason", lambda self, node: uses.get(node.path))
+    nodes = tuple(
+        DeviceNode(path=path, major=MAJOR, minor=minor)
+        for minor, path in enumerate(("/dev/sdb", "/dev/sdb1"))
+    )
+    world.add(Device(name="disk", kind="x", nodes=nodes, driver="plain"))
+    world.devices["disk"] = replace(world.devices["disk"], vouched=vouched)
+    async with world.broker() as broker:
+        if given:
+            assert await prepare(broker, claim("u1", "disk"))
+            return
+        with pytest.raises(HoldDenied, match="device disk cannot be given") as refused:
+            await prepare(broker, claim("u1", "disk"))
+        assert (refused.value.reason, broker.holds()) == ("platform", ())
 
 
 async def test_a_path_that_leads_to_another_device_is_not_delivered(world: World) -> None:

@@ -247,6 +247,25 @@ async def test_holds_of_one_claim_that_share_a_part_are_released_one_by_one(worl
         await prepare(broker, claim("u2", "card-a"))
 
 
+async def test_a_shared_device_that_waits_to_be_scrubbed_is_not_for_the_claim_that_had_it(
+    world: World,
+) -> None:
+    """Others share it meanwhile, and that claim may have another device."""
+    world.card("shared", 3, shareable=True)
+    world.cards.releases = True
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "shared"))
+        await broker.unprepare(claim("u1").key)
+        with pytest.raises(HoldConflict, match="the release after ns/claim-u1"):
+            await prepare(broker, claim("u1", "card-a", "shared"))
+        await prepare(broker, claim("u2", "shared"))
+        await prepare(broker, claim("u1", "card-a"))
+        await broker.unprepare(claim("u1").key)
+
+        await broker.attend()
+        await prepare(broker, claim("u1", "shared"))
+
+
 # -- records nobody can read ----------------------------------------------------------------------
 
 

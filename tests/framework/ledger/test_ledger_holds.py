@@ -169,6 +169,17 @@ async def test_a_retired_hold_keeps_its_parts_even_from_its_own_claim(ledger: Le
     await take(ledger, "u1", want("a", exclusive("x")))
 
 
+async def test_a_retired_hold_keeps_its_parts_whatever_another_claim_holds_twice(
+    ledger: Ledger,
+) -> None:
+    other = want("b", exclusive("y")), want("b", exclusive("y"), request="s")
+    await take(ledger, "u2", *other)
+    (record,) = await take(ledger, "u1", want("a", exclusive("x")))
+    await ledger.retire(record, HoldState.QUARANTINED, "stuck")
+    with pytest.raises(HoldConflict, match="the quarantine after ns/claim-u1"):
+        await take(ledger, "u1", want("a", exclusive("x")))
+
+
 async def test_a_hold_is_taken_again_in_the_moment_the_old_one_goes(ledger: Ledger) -> None:
     (old,) = await take(ledger, "u1", want("a", exclusive("x")))
     (new,) = await ledger.take(claim("u1"), [want("a", exclusive("x"))], "boot", replaces=[old])
