@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from hardpoint._core.claims.broker import Broker
+from hardpoint._core.claims.ports import Granted
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.locks import ClaimLocks
 from hardpoint.cdi_files import CdiDirectory
@@ -200,6 +201,7 @@ class World:
         self.now = 1_000_000.0
         self.patience = 5.0
         self.writing: Callable[[], bool] = lambda: True
+        self.granted: Granted | None = None
 
     # -- hardware ---------------------------------------------------------------------------------
 
@@ -261,6 +263,7 @@ class World:
             report=self.events.append,
             writing=self.writing,
             clock=lambda: self.now,
+            granted=self.granted,
         )
         try:
             yield broker

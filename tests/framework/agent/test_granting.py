@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from broker_world import claim
 from hardpoint._core.grants.conditions import Conditions
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.lost import Lost
-from hardpoint._core.ledger.grantrows import withdraw
+from hardpoint._core.ledger.grantrows import READ, Book, withdraw
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record, Want
 from hardpoint._core.offer.inventory import ABSENT, Built
@@ -167,7 +169,7 @@ async def two(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_nothing_is_known_before_every_source_has_answered_well(two: World) -> None:
     """One that fails is enough: whom it granted what is not known, and nobody may be reaped."""
-    assert not two.granting.known
+    assert (two.granting.known, two.granting.in_force()) == (False, ())
     await two.granting.ask()
     assert two.granting.known
     two.source(1).unreadable = True
@@ -186,8 +188,9 @@ async def test_nothing_is_known_while_a_policy_that_is_wanted_does_not_run(world
     absent = Plugin("policy", "absent")
     world.relay.plugins.all.append(absent)
     absent.refuse("no such policy")
+    await world.apply()
 
-    assert not world.granting.known
+    assert (world.granting.known, world.granting.settled) == (False, True)
     assert not await world.granting.settle()
 
 
@@ -314,6 +317,47 @@ async def test_after_a_restart_too_all_grants_gone_at_once_are_not_believed(
         assert not world.granting.known
 
 
+async def test_while_the_ledger_cannot_be_read_a_source_without_grants_is_not_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have had some: nobody can say."""
+
+    async def unreadable(sql: str, *values: object) -> None:
+        raise LedgerUnwritable("ledger.db", "an error of the disk")
+
+    monkeypatch.setattr(world.ledger, "query", unreadable)
+    await world.granting.ask()
+
+    assert not world.granting.known
+    assert not await world.granting.is_rewritten(), "nor is that known"
+
+
+async def test_it_is_looked_again_once_grants_that_are_all_gone_may_be_believed_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.says(grant("a-1", "r0"))
+    await world.offers()
+    monkeypatch.setattr("hardpoint._core.grants.granting.CONFIRM_AFTER", 0.01)
+    world.says()
+    await world.granting.ask()
+    with anyio.fail_after(5):
+        await world.granting._wake.wait()
+
+
+async def test_what_a_policy_that_does_not_run_has_granted_stands(tmp_path: Path) -> None:
+    async with world_of(tmp_path, Source) as world:
+        world.says(grant("a-1", "r0"))
+        await world.offers()
+    async with world_of(tmp_path) as world:
+        absent = Plugin("policy", "p0")
+        world.relay.plugins.all.append(absent)
+        absent.refuse("it cannot be imported")
+
+        await world.offers()
+        assert [one.allocation for one in world.granting.in_force()] == ["a-1"]
+        assert world.granting.book.releases == ()
+
+
 async def test_a_source_that_never_had_a_grant_is_believed_to_have_none(two: World) -> None:
     two.says(grant("a-1", "r0"))
     await two.offers()
@@ -357,6 +401,9 @@ async def test_rows_that_cannot_be_read_are_a_condition_and_nobody_is_reaped(
     world.writing = False
     assert await world.apply() == {}, "whose devices they are is not known"
     assert not await world.granting.settle()
+    world.source().kinds = ("gpu",)
+    await world.granting.ask()
+    assert await world.apply() == {"r1": ""}, "r0 may be somebody's, whatever is governed by now"
 
 
 # -- what is written down -------------------------------------------------------------------------
@@ -372,6 +419,9 @@ async def test_it_is_settled_once_what_sources_say_now_is_written_down(world: Wo
     await world.apply()
     assert world.granting.settled
     assert world.outcomes() == {"a-1": Outcome.IN_FORCE}
+    world.says(grant("a-1", "r0"), grant("a-2", "nothing"))
+    await world.offers()
+    assert [one.allocation for one in world.granting.in_force()] == ["a-1"]
 
 
 async def test_of_two_agents_the_one_that_takes_over_is_not_settled_before_it_has_written(
@@ -439,6 +489,90 @@ async def test_what_somebody_else_writes_shows_and_is_read(world: World) -> None
     assert world.granting.book.withdrawn == "service"
 
 
+async def test_what_is_read_first_does_not_come_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, entered, go = world.granting.read, anyio.Event(), anyio.Event()
+
+    async def slowly() -> Book:
+        book = await read()
+        if not entered.is_set():
+            entered.set()
+            await go.wait()
+        return book
+
+    monkeypatch.setattr(world.granting, "read", slowly)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.granting.refresh)
+        await entered.wait()
+        await world.ledger.write(lambda db: withdraw(db, "service"))
+        tasks.start_soon(world.granting.refresh)
+        for _ in range(20):  # which would have read by then, did it not wait
+            await world.ledger.query(READ)
+        go.set()
+    assert world.granting.book.withdrawn == "service"
+
+
+async def test_an_agent_that_does_not_write_offers_what_the_other_has_written_down(
+    world: World,
+) -> None:
+    world.says(grant("a-1", "r0"))
+    await world.offers()
+    world.writing = False
+    await world.ledger.write(lambda db: withdraw(db, "service"))
+
+    assert await world.apply() == {}
+
+
+async def test_an_offer_of_what_is_written_down_already_writes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.says(grant("a-1", "r0"))
+    await world.offers()
+    writes: list[object] = []
+
+    async def note(work: object) -> None:
+        writes.append(work)
+
+    monkeypatch.setattr(world.ledger, "write", note)
+    assert await world.offers() == {"r0": "a-1"}
+    assert writes == []
+
+
+async def test_what_cannot_be_written_for_what_others_write_is_tried_with_the_next_offer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint._core.grants.granting.EVERY", 0.01)
+    write, numbers = world.ledger.write, itertools.count()
+
+    async def late(work: Any) -> Any:
+        await write(partial(withdraw, why=f"service {next(numbers)}"))
+        return await write(work)
+
+    monkeypatch.setattr(world.ledger, "write", late)
+    world.says(grant("a-1", "r0"))
+    assert await world.offers() == {}
+    with anyio.fail_after(5):
+        while not world.touched:
+            await anyio.wait_all_tasks_blocked()
+    assert world.outcomes() == {}
+
+
+async def test_a_grant_that_is_stated_again_before_it_is_free_is_no_release_any_more(
+    world: World,
+) -> None:
+    both = grant("a-1", "r0"), grant("a-2", "r1")
+    world.says(*both)
+    await world.offers()
+    world.says(both[1])
+    assert await world.offers() == {"r1": "a-2"}
+    assert [one.grant.allocation for one in world.granting.book.releases] == ["a-1"]
+
+    world.says(*both)
+    assert await world.offers() == {"r0": "a-1", "r1": "a-2"}
+    assert world.granting.book.releases == ()
+
+
 async def test_a_device_that_is_not_on_the_node_now_is_granted_to_nobody_anew(
     world: World,
 ) -> None:
@@ -465,6 +599,17 @@ async def test_who_waits_until_it_is_settled_is_told_when_an_offer_was_made(worl
         await world.apply()
 
     assert answers == [True]
+
+
+async def test_who_waits_in_vain_until_it_is_settled_is_told_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint._core.grants.granting.EVERY", 0.05)
+    await world.offers()
+    world.says(grant("a-1", "r0"))
+
+    assert not await world.granting.settle()
+    assert world.granting.known
 
 
 # -- claims ---------------------------------------------------------------------------------------
@@ -542,6 +687,8 @@ async def test_a_held_device_is_named_as_its_own_grant_names_it(world: World) ->
 
     assert [world.granting.entry(one) for one in held] == [first, second]
     assert world.granting.entry(await world.holds("d0", "")) is None
+    other = replace(held[0], allotment=replace(held[0].allotment, allocation="a-9"))
+    assert world.granting.entry(other) is None
     world.says(grant("a-2", "r0", "r1"))
     await world.offers()
     assert [world.granting.entry(one) for one in held] == [None, None]
@@ -567,6 +714,17 @@ async def test_it_asks_at_each_hint_and_has_an_offer_made_of_what_is_new(world: 
         tasks.cancel_scope.cancel()
 
 
+async def test_it_asks_again_and_again_without_a_hint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint._core.grants.granting.EVERY", 0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.granting.run)
+        while world.source().readings < 3:
+            await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_an_operator_wrote_has_an_offer_made(world: World) -> None:
     await world.offers()
     await world.ledger.write(partial(withdraw, why="service"))
@@ -581,4 +739,5 @@ async def test_what_an_operator_wrote_has_an_offer_made(world: World) -> None:
 async def test_without_a_source_nobody_is_asked_for_ever(tmp_path: Path) -> None:
     async with world_of(tmp_path) as world:
         await world.granting.run()
+        assert not world.granting.settled
         assert await world.apply() == {"r0": "", "r1": ""}

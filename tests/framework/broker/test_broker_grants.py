@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,11 +14,13 @@ from broker_world import DOMAIN, World, claim, prepare, reading
 from pod_world import Pods, Watched, assignment, watched
 
 from hardpoint._core.claims.broker import Broker
+from hardpoint._core.claims.ports import NothingGoverned
 from hardpoint._core.ledger.grantrows import KnownGrant, Meant, keep_grant
+from hardpoint._core.ledger.records import Record
 from hardpoint.allocation import Assignment, device_id, grant_of_id, is_id_of
 from hardpoint.errors import HoldConflict, HoldDenied
-from hardpoint.grants import Grant, GrantOutcome, Outcome, published_name
-from hardpoint.model import Claim, HoldState, PreparedDevice
+from hardpoint.grants import Grant, GrantedDevice, GrantOutcome, Outcome, published_name
+from hardpoint.model import Claim, DeviceNode, HoldState, Offered, PreparedDevice
 from hardpoint.testing.cdi import CdiError, CdiRegistry
 
 OLD, NEW = "alloc-1", "alloc-2"
@@ -217,6 +219,60 @@ async def test_a_claim_found_in_a_file_alone_goes_on_until_it_is_prepared_anew(
 
         await prepare(broker, wanted)
         assert [hold.allocation for hold in broker.holds()] == [OLD]
+
+
+class Says(NothingGoverned):
+    """What is known of grants, by a test."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.named: GrantedDevice | None = None
+
+    async def confirm(self, offered: Iterable[Offered]) -> None:
+        self._check(one.name for one in offered)
+
+    async def confirm_held(self, records: Iterable[Record]) -> None:
+        self._check(one.device.name for one in records)
+
+    def entry(self, record: Record) -> GrantedDevice | None:
+        return self.named
+
+    def _check(self, names: Iterable[str]) -> None:
+        if self.ended and list(names) == ["card-a"]:
+            raise HoldDenied("it has just ended", reason="revoked")
+
+
+async def test_a_grant_that_ended_since_the_offer_was_made_gives_nothing_anew_and_nothing_again(
+    world: World,
+) -> None:
+    says = world.granted = Says()
+    says.ended = True
+    grant(world, "card-a", OLD)
+    wanted = under(OLD, "card-a")
+    async with serving(world) as broker:
+        with pytest.raises(HoldDenied, match="it has just ended"):
+            await prepare(broker, wanted)
+        assert (broker.holds(), world.cards.calls) == ((), [])
+
+        says.ended = False
+        await prepare(broker, wanted)
+        says.ended = True
+        with pytest.raises(HoldDenied, match="it has just ended"):
+            await prepare(broker, wanted)
+
+
+async def test_what_the_grants_own_file_delivers_is_answered_by_its_name_and_not_said_twice(
+    world: World,
+) -> None:
+    says = world.granted = Says()
+    says.named = GrantedDevice(
+        name="card-a", cdi_id="bcd.dev/card=a", nodes=(DeviceNode(path="/dev/card-a"),)
+    )
+    grant(world, "card-a", OLD)
+    async with serving(world) as broker:
+        (answer,) = await prepare(broker, under(OLD, "card-a"))
+    assert answer.cdi_ids[1:] == ("bcd.dev/card=a",)
+    assert "/dev/card-a" not in world.file("u1")
 
 
 # -- device plugin allocations ---------------------------------------------------------------------

@@ -285,8 +285,16 @@ async def test_any_denial_wins_and_its_reason_is_told(world: World) -> None:
         def admit_claim(self, claim: Claim, holds: tuple[Hold, ...]) -> Verdict:
             return Verdict.deny("this namespace may not have cards")
 
-    world.hooks.policies = {"yes": Yes(), "no": No()}
+    class Indifferent:
+        def admit_claim(self, claim: Claim) -> None:
+            return None
+
+    world.hooks.policies = {"indifferent": Indifferent(), "yes": Yes()}
     async with world.broker() as broker:
+        await prepare(broker, claim("u2", "card-b"))
+        await broker.unprepare(claim("u2").key)
+        world.cards.calls.clear()
+        world.hooks.policies |= {"no": No()}
         with pytest.raises(HoldDenied, match="this namespace may not have cards"):
             await prepare(broker, claim("u1", "card-a"))
         assert (broker.holds(), world.cards.calls, world.files()) == ((), [], [])
@@ -312,7 +320,7 @@ async def test_a_device_is_judged_by_the_offer_of_this_moment(world: World) -> N
         with pytest.raises(HoldDenied, match="not offered"):
             await prepare(broker, claim("u1", "card-a", driver="gpu.hardpoint.dev"))
         world.devices["card-a"] = replace(world.devices["card-a"], claimable=False)
-        with pytest.raises(HoldDenied, match="takes no new claims"):
+        with pytest.raises(HoldDenied, match=r"takes no new claims now \(its driver does not"):
             await prepare(broker, claim("u1", "card-a"))
         world.veto("card-b")
         with pytest.raises(HoldDenied, match="another plugin offers it"):
@@ -532,6 +540,33 @@ async def test_a_late_driver_keeps_the_hold_and_the_next_call_joins_it(world: Wo
         assert world.cards.calls == []  # the call that hung was the only one
 
 
+@pytest.mark.parametrize("error", [HoldDenied, HoldConflict])
+async def test_what_is_half_done_is_undone_when_its_device_is_not_to_be_had_any_more(
+    world: World, error: type[HoldError]
+) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u2", "card-b"))
+        world.hooks.hanging = {"prepare_device"}
+        with pytest.raises(HoldBusy):
+            await prepare(broker, claim("u1", "card-a"))
+        world.hooks.hanging = set()
+        world.hooks.under_way.clear()
+        world.cards.calls.clear()
+        if error is HoldDenied:
+            world.veto("card-a")
+        else:
+            rival = replace(world.devices["card-a"].device, parts=(exclusive("slot:card-b"),))
+            world.devices["card-a"] = replace(
+                world.devices["card-a"], device=rival, claimable=False
+            )
+
+        with pytest.raises(error):
+            await prepare(broker, claim("u1", "card-a"))
+
+        assert [hold.claim.uid for hold in broker.holds()] == ["u2"]
+        assert world.cards.calls == ["unprepare card-a"]
+
+
 async def test_unprepare_does_not_undo_under_a_driver_that_still_prepares(world: World) -> None:
     world.hooks.hanging = {"prepare_device"}
     async with world.broker() as broker:
@@ -731,6 +766,38 @@ async def test_different_claims_never_wait_for_each_other(world: World) -> None:
                 tasks.start_soon(prepare, broker, claim("u1", "waits"))
                 tasks.start_soon(prepare, broker, claim("u2", "gives"))
         assert len(broker.holds()) == 2
+
+
+async def test_who_is_overtaken_while_it_reads_prepares_nothing_and_before_its_turn_reads_nothing(
+    world: World,
+) -> None:
+    entered, go = anyio.Event(), anyio.Event()
+    reads: list[str] = []
+    overtaken: list[str] = []
+
+    async def attempt(name: str) -> None:
+        async def slowly() -> Claim:
+            reads.append(name)
+            entered.set()
+            await go.wait()
+            return claim("u1", "card-a")
+
+        try:
+            await broker.prepare(claim("u1").key, slowly)
+        except HoldOvertaken:
+            overtaken.append(name)
+
+    async with world.broker() as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(attempt, "first")
+        await entered.wait()
+        tasks.start_soon(attempt, "second")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(broker.unprepare, claim("u1").key)
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+
+    assert (reads, sorted(overtaken)) == (["first"], ["first", "second"])
+    assert world.cards.calls == []
 
 
 async def test_a_prepare_that_is_overtaken_by_an_unprepare_fails(world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from broker_world import World, claim, prepare
 
 from hardpoint._core.ledger.ledger import Ledger
-from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed
+from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed, LedgerUnwritable
 from hardpoint.model import Device, Hold, HoldState
 
 CARD_A = ("hardpoint.dev", "card-a")
@@ -32,6 +32,31 @@ async def test_unprepare_undoes_everything_and_succeeds_twice(world: World) -> N
 
 
 @pytest.mark.field_case("B15")
+async def test_the_end_of_a_claim_is_told_once(world: World) -> None:
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a", "card-b"))
+        await broker.unprepare(claim("u1").key)
+        await broker.unprepare(claim("u1").key)
+
+    assert [
+        (one.facts["claim"], one.facts["devices"]) for one in world.told("claim-unprepared")
+    ] == [("ns/claim-u1", "card-a, card-b")]
+
+
+async def test_an_end_that_cannot_be_written_down_fails_for_the_frontend_to_try_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(records: object) -> None:
+        raise LedgerUnwritable("ledger.db", "full")
+
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        monkeypatch.setattr(broker._ledger, "release", full)
+        with pytest.raises(HoldFailed, match="full") as failed:
+            await broker.unprepare(claim("u1").key)
+        assert (failed.value.reason, len(broker.holds())) == ("ledger", 1)
+
+
 async def test_unprepare_of_an_unknown_claim_succeeds(world: World) -> None:
     """kubernetes/kubernetes#129402: a pod must not hang in Terminating for it."""
     async with world.broker() as broker:

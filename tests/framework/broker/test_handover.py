@@ -10,14 +10,15 @@ from typing import Any
 
 import anyio
 import pytest
-from broker_world import World
+from broker_world import World, claim, prepare
 from pod_world import CARD, Pods, Watched, assignment, watched
 
+from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.pods.handover import Handover
 from hardpoint.allocation import allocation_key
 from hardpoint.errors import HoldConflict, HoldFailed, HookFault, TryAgain
 from hardpoint.kubelet.podsource import CHECKPOINT, PodSource
-from hardpoint.model import Device, DeviceNode, Hold, HoldState
+from hardpoint.model import Device, DeviceNode, Hold, HoldState, Withheld
 from hardpoint.testing.cdi import CdiRegistry
 
 FOR_ANOTHER = ["prepare card-a", "unprepare card-a", "prepare card-a"]
@@ -116,6 +117,38 @@ async def test_a_scrubbing_that_lasts_refuses_the_next_pod_and_withholds_the_dev
     await one.broker.attend()
     (got,) = await one.allocate(assignment("card-a"))
     assert got.delivery.nodes
+
+
+async def test_what_a_pod_left_is_given_back_when_the_next_cannot_have_all_that_it_asks_for(
+    world: World, one: Watched
+) -> None:
+    await one.allocate(assignment("card-a"))
+    await prepare(one.broker, claim("u1", "card-b"))
+
+    with pytest.raises(HoldConflict):
+        await one.allocate(assignment("card-a"), assignment("card-b"))
+
+    assert one.devices() == ["card-b"]
+
+
+async def test_the_next_pod_waits_until_its_device_is_not_withheld_for_the_last_ones_sake(
+    world: World, one: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offer is made again a little after a device was scrubbed."""
+    monkeypatch.setattr("hardpoint._core.claims.broker._SCRUB", 60.0)
+    await one.allocate(assignment("card-a"))
+    others = [Withheld("card-a", "vetoed", "w"), Withheld("card-b", QUARANTINED, "w")]
+    world.withheld = [*others, Withheld("card-a", QUARANTINED, "its last holder's")]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.allocate, assignment("card-a"))
+        while not world.told("allocation-ended"):
+            await anyio.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
+        assert world.cards.calls == FOR_ANOTHER[:2]
+        with anyio.fail_after(10):
+            world.withheld = others
+            while world.cards.calls != FOR_ANOTHER:
+                await anyio.wait_all_tasks_blocked()
 
 
 @pytest.mark.parametrize("fault", [TryAgain("the card is busy"), HookFault("cards", "x", "no")])

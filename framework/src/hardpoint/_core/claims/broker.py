@@ -98,7 +98,7 @@ class Broker:
             files=files,
             offer=offer,
             report=report,
-            granted=granted or NothingGoverned(),
+            granted=granted,
         )
         self._granted = granted or NothingGoverned()
         self._admission = Admission(hooks, ledger, self._steps.composer, self._granted)
