@@ -115,6 +115,22 @@ async def test_who_hangs_up_while_it_is_given_back_leaves_nothing_half_undone(
     assert world.files() == ["hardpoint.dev-u1.json"]
 
 
+async def test_what_cannot_be_given_back_is_said_and_it_is_looked_soon_who_is_in_the_way(
+    world: World,
+) -> None:
+    world.cards.faults["unprepare card-a"] = HookFault("cards", "unprepare_device", "stuck")
+    async with serving(world) as one:
+        one.watch._wake = anyio.Event()
+        await prepare(one.broker, claim("u1", "card-b"))
+        with pytest.raises(HoldConflict, match="card-b is in use"):
+            await one.allocate(assignment("card-a"), assignment("card-b"))
+
+        assert one.watch._wake.is_set()
+    (said,) = world.told("undo-failed")
+    assert said.warning
+    assert "hardpoint.dev/card/card-a" in said.message
+
+
 async def test_what_a_pod_had_already_stays_when_the_rest_is_refused(world: World) -> None:
     async with serving(world) as one:
         (before,) = await one.allocate(assignment("card-a"))

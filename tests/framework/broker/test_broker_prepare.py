@@ -143,6 +143,19 @@ async def test_a_claim_gets_all_of_its_devices_or_none(world: World) -> None:
         assert world.files() == ["hardpoint.dev-old.json", "hardpoint.dev-other.json"]
 
 
+async def test_a_device_of_which_another_claim_has_a_part_is_not_even_prepared(
+    world: World,
+) -> None:
+    rival = world.card("rival", 3)
+    world.add(replace(rival, parts=(exclusive("slot:card-a"),)))
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+        with pytest.raises(HoldConflict, match="slot:card-a"):
+            await prepare(broker, claim("u2", "rival"))
+
+        assert world.cards.calls == ["prepare card-a"]
+
+
 async def test_two_devices_that_deliver_one_node_are_not_held_at_once(world: World) -> None:
     node = DeviceNode(path="/dev/hidraw0", major=MAJOR, minor=9)
     world.add(Device(name="left", kind="x", nodes=(node,), driver="plain"))

@@ -180,6 +180,49 @@ async def test_a_retired_hold_keeps_its_parts_whatever_another_claim_holds_twice
         await take(ledger, "u1", want("a", exclusive("x")))
 
 
+async def test_what_one_sharer_is_made_true_with_again_stays_the_others_too(
+    ledger: Ledger,
+) -> None:
+    (one,) = await take(ledger, "u1", want("a", shared("x")))
+    await take(ledger, "u2", want("a", shared("x")))
+    await ledger.cover(one, [shared("x")])
+    await ledger.forget([one])
+
+    with pytest.raises(HoldConflict, match="claim-u2 holds x"):
+        await take(ledger, "u3", want("b", exclusive("x")))
+
+
+async def test_a_number_that_one_sharer_is_not_delivered_any_more_is_not_taken_from_the_other(
+    ledger: Ledger,
+) -> None:
+    (one,) = await take(ledger, "u1", want("a", shared("char:1:1")))
+    await take(ledger, "u2", want("a", shared("char:1:1")))
+    (three,) = await take(ledger, "u3", want("b"))
+    await ledger.hold([result(one)])
+
+    with pytest.raises(HoldConflict, match="claim-u2"):
+        await ledger.cover(three, [exclusive("char:1:1")])
+
+
+async def test_of_a_hold_that_is_replaced_the_numbers_stay_and_nothing_else(
+    ledger: Ledger,
+) -> None:
+    (old,) = await take(ledger, "u1", want("a", exclusive("slot:1"), exclusive("char:1:1")))
+    await ledger.take(claim("u1"), [want("a")], "boot", replaces=[old])
+
+    await take(ledger, "u2", want("b", exclusive("slot:1")))
+    with pytest.raises(HoldConflict):
+        await take(ledger, "u2", want("c", exclusive("char:1:1")))
+
+
+async def test_a_part_that_is_named_twice_is_refused_and_nothing_is_taken(
+    ledger: Ledger,
+) -> None:
+    with pytest.raises(HoldConflict):
+        await take(ledger, "u1", want("a", exclusive("x"), exclusive("x")))
+    assert await ledger.read() == ()
+
+
 async def test_a_hold_is_taken_again_in_the_moment_the_old_one_goes(ledger: Ledger) -> None:
     (old,) = await take(ledger, "u1", want("a", exclusive("x")))
     (new,) = await ledger.take(claim("u1"), [want("a", exclusive("x"))], "boot", replaces=[old])
