@@ -31,7 +31,6 @@ async def test_unprepare_undoes_everything_and_succeeds_twice(world: World) -> N
         assert world.cards.calls[2:] == ["unprepare card-b", "unprepare card-a"]
 
 
-@pytest.mark.field_case("B15")
 async def test_the_end_of_a_claim_is_told_once(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a", "card-b"))
@@ -57,6 +56,7 @@ async def test_an_end_that_cannot_be_written_down_fails_for_the_frontend_to_try_
         assert (failed.value.reason, len(broker.holds())) == ("ledger", 1)
 
 
+@pytest.mark.field_case("B15")
 async def test_unprepare_of_an_unknown_claim_succeeds(world: World) -> None:
     """kubernetes/kubernetes#129402: a pod must not hang in Terminating for it."""
     async with world.broker() as broker:
