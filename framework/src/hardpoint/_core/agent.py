@@ -201,7 +201,7 @@ class HardpointAgent(PolicyFace):
             records=self._ledger,
             kube=self.connect,
             granted=policies.granted,
-            releases=policies.releases_pending,
+            releases=policies.releases.pending,
             governed=policies.granting.governs,
             known=lambda: policies.granting.known and not policies.granting.book.unreadable,
             devices=lambda: self._offering.known(),

@@ -7,10 +7,17 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from hardpoint._core.state import kept_labels
+from hardpoint._wording import first_problem
+from hardpoint.errors import BadSettings
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, load, needs_labels
+
+_M = TypeVar("_M", bound=BaseModel)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +46,18 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_wait(parser: argparse.ArgumentParser, until: str) -> None:
+    """Let a command wait for what follows from it."""
+    parser.add_argument("--wait", action="store_true", help=until)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait at most (default: %(default)g)",
+    )
+
+
 def settings_of(arguments: argparse.Namespace) -> AgentSettings:
     """Read the settings that the options name, as they apply to this node.
 
@@ -53,6 +72,15 @@ def settings_of(arguments: argparse.Namespace) -> AgentSettings:
 def policies_with(settings: AgentSettings, name: str) -> str:
     """Return the line of the settings that runs one policy beside those that run."""
     return f"policies = {json.dumps([*settings.policies, name])}"
+
+
+def policy_section(settings: AgentSettings, name: str, model: type[_M]) -> _M:
+    """Return a policy's section, checked by its own model. Raises ``BadSettings``."""
+    try:
+        return model.model_validate(dict(settings.policy.get(name, {})))
+    except ValidationError as error:
+        where, what, want = first_problem(model, error)
+        raise BadSettings(f"policy.{name}.{where}", what, want) from error
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from hardpoint._core.offline import look
 from hardpoint._core.pods.absence import Pace
 from hardpoint.cli.common import add_settings, settings_of, this_machine
 from hardpoint.cli.output import fail, table
-from hardpoint.cli.telling import NODE, choose, indented, say, stuck
+from hardpoint.cli.telling import NODE, choose, embedded, indented, say, stuck
 from hardpoint.model import Offered
 from hardpoint.node import Node
 from hardpoint.recorded import open_machine
-from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
+from hardpoint.settings import AgentSettings
 
 if TYPE_CHECKING:
     from hardpoint.testing.api_server import FakeApiServer
@@ -109,8 +109,8 @@ async def _demo(node: Node, settings: AgentSettings, what: str) -> int:
             ) as kubelet,
         ):
             server.add_node(NODE)
-            embedded = _embedded(settings, root, server.url)
-            agent = HardpointAgent(embedded, node, events=False, pace=_PACE)
+            own = embedded(settings, root, server.url)
+            agent = HardpointAgent(own, node, events=False, pace=_PACE)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(agent.run)
                 if settings.frontends == ("dra",):
@@ -119,17 +119,6 @@ async def _demo(node: Node, settings: AgentSettings, what: str) -> int:
                     status = await demo_pods.walk(agent, kubelet, what)
                 tasks.cancel_scope.cancel()
     return status
-
-
-def _embedded(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
-    paths = PathSettings(
-        state=root / "state",
-        cdi=root / "cdi",
-        kubelet=root / "kubelet",
-        device_plugins=root / "kubelet/device-plugins",
-    )
-    embedded = {"paths": paths, "kube": KubeSettings(url=url), "node_name": NODE}
-    return settings.model_copy(update=embedded)
 
 
 def _reader(server: FakeApiServer) -> Any:

@@ -23,8 +23,8 @@ from hardpoint._core.offline import start_plugins
 from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.pods.absence import Pace
 from hardpoint.cli.output import fail
-from hardpoint.cli.telling import NODE, say
-from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
+from hardpoint.cli.telling import NODE, embedded, say
+from hardpoint.settings import AgentSettings
 
 if TYPE_CHECKING:
     from hardpoint.testing.api_server import FakeApiServer
@@ -130,8 +130,8 @@ async def _with(
     story = Story()
     node = gpus.machine.node(writable=True)
     node.name = NODE
-    embedded = _embedded(settings, root, server.url)
-    plugins = start_plugins(embedded, node)
+    own = _lending(settings, root, server.url)
+    plugins = start_plugins(own, node)
     for role, name, loaded in (
         ("driver", "acme_gpu", GpuStandIn),
         ("policy", "story", _observer(story)),
@@ -142,7 +142,7 @@ async def _with(
     refused = [f"{p.id}: {p.reason}" for p in plugins.all if p.state in ("refused", "missing")]
     if refused:
         return fail("; ".join(refused))
-    agent = HardpointAgent(embedded, node, events=False, pace=_PACE, plugins=plugins)
+    agent = HardpointAgent(own, node, events=False, pace=_PACE, plugins=plugins)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(agent.run)
         try:
@@ -153,32 +153,24 @@ async def _with(
     return status
 
 
-def _embedded(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
-    paths = PathSettings(
-        state=root / "state",
-        cdi=root / "cdi",
-        kubelet=root / "kubelet",
-        device_plugins=root / "kubelet/device-plugins",
-    )
-    return settings.model_copy(
-        update={
-            "paths": paths,
-            "kube": KubeSettings(url=url),
-            "node_name": NODE,
-            "domain": "bcd.dev",
-            "dra_driver": "gpu.bcd.dev",
-            "drivers": (),
-            "frontends": ("deviceplugin",),
-            "policies": _POLICIES,
-            "policy": {
-                "cdi_grants": {"directory": str(root / "etc-cdi"), "vendor": "bcd.dev"},
-                "pod_reaper": {"first_after_s": _FIRST_AFTER, "again_after_s": 5},
-                "container_facts": {
-                    "variable": "BCD_ALLOCATION_IDS",
-                    "annotation": "bcd.dev/allocation-ids",
-                },
+def _lending(settings: AgentSettings, root: Path, url: str) -> AgentSettings:
+    return embedded(
+        settings,
+        root,
+        url,
+        domain="bcd.dev",
+        dra_driver="gpu.bcd.dev",
+        drivers=(),
+        frontends=("deviceplugin",),
+        policies=_POLICIES,
+        policy={
+            "cdi_grants": {"directory": str(root / "etc-cdi"), "vendor": "bcd.dev"},
+            "pod_reaper": {"first_after_s": _FIRST_AFTER, "again_after_s": 5},
+            "container_facts": {
+                "variable": "BCD_ALLOCATION_IDS",
+                "annotation": "bcd.dev/allocation-ids",
             },
-        }
+        },
     )
 
 

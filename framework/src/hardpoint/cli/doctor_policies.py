@@ -130,14 +130,13 @@ def _releases(book: Book) -> Iterator[Finding]:
 
 
 def _late(release: KnownRelease) -> Finding:
-    word = release.grant.allocation or release.grant.source
     devices = ", ".join(one.device.name for one in release.devices)
     if release.over:
         what = f"over, and {release.grant.source} has not taken that in"
-        return Finding("warn", f"release {word}", f"{devices}: {what}", "see its faults")
+        return Finding("warn", f"release {release.word}", f"{devices}: {what}", "see its faults")
     return Finding(
         "fail",
-        f"release {word}",
+        f"release {release.word}",
         f"{devices}: pending for {age(release.since)}",
         "`hardpoint release` says who uses them; --force is the way out",
     )

@@ -12,15 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from hardpoint._core.state import agent_runs, make_private, read_status
-from hardpoint._wording import first_problem
-from hardpoint.cli.common import add_json, add_settings, policies_with, settings_of
+from hardpoint.cli.common import (
+    add_json,
+    add_settings,
+    add_wait,
+    policies_with,
+    policy_section,
+    settings_of,
+)
 from hardpoint.cli.holds import age
 from hardpoint.cli.operator import operator
 from hardpoint.cli.output import as_json, fail
-from hardpoint.errors import BadSettings, HardpointError
+from hardpoint.errors import HardpointError
 from hardpoint.policies.drain.request import Request, read, remove, write
 from hardpoint.policies.drain.settings import DrainSettings
 from hardpoint.settings import AgentSettings
@@ -44,20 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how far it is; exit status 0 if nobody can be using a device any more, else 3",
     )
     parser.add_argument("--why", default="", metavar="TEXT", help="a word for whoever asks later")
-    parser.add_argument("--wait", action="store_true", help="until it is done")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long to wait at most (default: %(default)g)",
-    )
+    add_wait(parser, "until it is done")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask for a drain, take that back, or say how far it is."""
     settings = settings_of(arguments)
-    own = drain_settings(settings)
+    own = policy_section(settings, NAME, DrainSettings)
     if arguments.status:
         return _show(arguments, settings, own)
     if arguments.undo:
@@ -75,15 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         as_json(facts(settings, own))
     return 0
-
-
-def drain_settings(settings: AgentSettings) -> DrainSettings:
-    """Return the policy's section. Raises ``BadSettings``."""
-    try:
-        return DrainSettings.model_validate(dict(settings.policy.get(NAME, {})))
-    except ValidationError as error:
-        where, what, want = first_problem(DrainSettings, error)
-        raise BadSettings(f"policy.{NAME}.{where}", what, want) from error
 
 
 def _ask(settings: AgentSettings, own: DrainSettings, why: str) -> str:

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import anyio
-from pydantic import ValidationError
 
 from hardpoint._core.offline import Look, look
-from hardpoint._wording import first_problem
-from hardpoint.cli.common import add_json, add_machine, machine, policies_with, settings_of
+from hardpoint.cli.common import (
+    add_json,
+    add_machine,
+    machine,
+    policies_with,
+    policy_section,
+    settings_of,
+)
 from hardpoint.cli.output import as_json
-from hardpoint.errors import BadSettings
 from hardpoint.model import Device
 from hardpoint.policies.cdi_grants import NAME, CdiGrantsSettings
 from hardpoint.policies.cdi_grants.holds import Holds, read_holds, shown
@@ -69,11 +73,7 @@ def grants_settings(settings: AgentSettings) -> CdiGrantsSettings:
             f"{policies_with(settings, NAME)}",
             file=sys.stderr,
         )
-    try:
-        return CdiGrantsSettings.model_validate(dict(settings.policy.get(NAME, {})))
-    except ValidationError as error:
-        where, what, want = first_problem(CdiGrantsSettings, error)
-        raise BadSettings(f"policy.{NAME}.{where}", what, want) from error
+    return policy_section(settings, NAME, CdiGrantsSettings)
 
 
 def _say_bad(holds: Holds) -> None:

@@ -79,10 +79,9 @@ def _not_free(state: Path, device: str) -> tuple[list[KnownRelease], str]:
 
 def sentence(release: KnownRelease) -> str:
     """Say how far a release is."""
-    word = release.grant.allocation or release.grant.source
     if release.over:
-        return f"allocation {word} is released, which its source has not heard yet"
-    return f"it is being released from allocation {word}, for {age(release.since)} by now"
+        return f"allocation {release.word} is released, which its source has not heard yet"
+    return f"it is being released from allocation {release.word}, for {age(release.since)} by now"
 
 
 def _releasing_json(release: KnownRelease, device: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _named(book: Book, word: str, noticed: Sequence[Mapping[str, Any]]) -> Seque
 
 def _words(release: KnownRelease) -> tuple[str, ...]:
     """Return what a release may be called: a drain has no allocation."""
-    return release.id, release.grant.allocation or release.grant.source
+    return release.id, release.word
 
 
 def _not_pending(
@@ -183,8 +183,7 @@ def _users(settings: AgentSettings, releases: Iterable[KnownRelease]) -> list[st
 def _said(
     release: KnownRelease, names: Sequence[str], holds: Sequence[Record], users: Sequence[str]
 ) -> Iterator[str]:
-    word = release.grant.allocation or release.grant.source
-    yield f"Release of {word} ({release.grant.source}): {', '.join(names)}."
+    yield f"Release of {release.word} ({release.grant.source}): {', '.join(names)}."
     yield f"Who may be using them: {'; '.join(users) or 'not known'}."
     for record in holds:
         yield f"{record.device.name} is held for {record.holder}; that is forgotten, not undone."

@@ -10,7 +10,7 @@ from typing import Any
 
 from hardpoint import files
 from hardpoint._core.state import agent_runs
-from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.common import add_json, add_settings, add_wait, settings_of
 from hardpoint.cli.grant import grants_settings
 from hardpoint.cli.output import as_json, fail
 from hardpoint.grants import Outcome
@@ -25,16 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     add_json(parser)
     parser.add_argument("allocation", help="the id that it was granted under")
-    parser.add_argument(
-        "--wait", action="store_true", help="until nobody can be using the devices any more"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long to wait at most (default: %(default)g)",
-    )
+    add_wait(parser, "until nobody can be using the devices any more")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from hardpoint._core.agent import HardpointAgent
 from hardpoint.cli.output import fail
 from hardpoint.model import Offered
+from hardpoint.settings import AgentSettings, KubeSettings, PathSettings
 
 NODE = "demo"
 """The node that they play on."""
+
+
+def embedded(settings: AgentSettings, root: Path, url: str, **more: Any) -> AgentSettings:
+    """Return settings of an agent below a directory, against an API server there."""
+    paths = PathSettings(
+        state=root / "state",
+        cdi=root / "cdi",
+        kubelet=root / "kubelet",
+        device_plugins=root / "kubelet/device-plugins",
+    )
+    own = {"paths": paths, "kube": KubeSettings(url=url), "node_name": NODE}
+    return settings.model_copy(update={**own, **more})
 
 
 def stuck(agent: HardpointAgent, what: str) -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hardpoint.errors import BadValue
+from hardpoint.files import sync_directory
 from hardpoint.model import AttributeValue, Claim, ClaimKey, PreparedDevice
 from hardpoint_dra.translate import attribute
 
@@ -85,7 +86,7 @@ class MetadataFiles:
                 _write_in_place(path, self._text(document))
             if kept is None:  # its name is answered: it is there after a power cut too
                 for made in (path.parent, *path.parent.parents[:4]):
-                    _flush_directory(made)
+                    sync_directory(made)
         return self.again(claim.key)
 
     def has(self, key: ClaimKey, devices: Sequence[PreparedDevice]) -> bool:
@@ -303,14 +304,6 @@ def _write_in_place(path: Path, text: str, create: bool = True) -> None:
         file.truncate()
         file.flush()
         os.fsync(descriptor)
-
-
-def _flush_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:

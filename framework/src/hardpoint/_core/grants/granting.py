@@ -197,17 +197,18 @@ class Granting:
             return
         await self.ask()
         known = {(one.key, of.grant.allocation): (one, of) for one, of in in_force(self.book)}
+        words = Words(self._stated())
         for key, allocation in granted:
-            self._confirm_one(key.name, allocation, known.get((key, allocation)))
+            self._confirm_one(key.name, allocation, known.get((key, allocation)), words)
 
     def _confirm_one(
-        self, device: str, allocation: str, known: tuple[Meant, KnownGrant] | None
+        self, device: str, allocation: str, known: tuple[Meant, KnownGrant] | None, words: Words
     ) -> None:
         answer = self._answers.get(known[1].grant.source) if known else None
         if answer is not None and answer.empty_since is not None:
             why = f"device {device}: its grant may have ended, which is being looked at"
             raise HoldFailed(why, reason="try-again")
-        if known is not None and Words(self._stated()).name(*known):
+        if known is not None and words.name(*known):
             return
         self._touch()
         raise HoldDenied(
@@ -305,8 +306,7 @@ class Granting:
 
     def _kinds_of(self, source: str) -> tuple[str, ...]:
         """Return what a source says that it governs. Raises ``HardpointError``."""
-        plugin = self._relay.plugins.find(*source.split("/", 1))
-        return governed_by(plugin and plugin.instance)
+        return governed_by(self._relay.plugins.instance(source))
 
     def _stated(self) -> dict[str, Stated]:
         return {one: Stated(source=one, kinds=(), grants=None) for one in self._failed()} | {
@@ -414,6 +414,3 @@ def _say(made: Plan) -> None:
     for release in made.begin:
         names = ",".join(one.device.name for one in release.devices)
         _log.info("release allocation=%s devices=%s", release.grant.allocation, names)
-
-
-__all__ = ["Granting", "laid_over"]

@@ -90,11 +90,10 @@ def _kept_back(book: Book, release: KnownRelease | None) -> tuple[str, str] | No
         return WITHDRAWN, f"nothing is offered on this node: {book.withdrawn}"
     if release is None:
         return None
-    word = release.grant.allocation or release.grant.source
     why = "is over, and its source has not heard of it yet"
     if not release.over:
         why = "has ended, and it is not certain yet that nobody uses the device"
-    return RELEASING, f"allocation {word} {why}"
+    return RELEASING, f"allocation {release.word} {why}"
 
 
 def _parts_of(book: Book) -> dict[str, list[tuple[Part, KnownRelease]]]:

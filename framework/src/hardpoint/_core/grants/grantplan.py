@@ -278,8 +278,9 @@ class _Planner:
     def _releasing(self, one: Meant, mine: tuple[str, str]) -> str:
         for release in (*self._scene.book.releases, *self._plan.begin):
             if self._is_pending(release, one, mine):
-                word = release.grant.allocation or release.grant.source
-                return f"device {one.device.name} is not released from allocation {word} yet"
+                return (
+                    f"device {one.device.name} is not released from allocation {release.word} yet"
+                )
         return ""
 
     def _contended(self, one: Meant, mine: tuple[str, str]) -> str:

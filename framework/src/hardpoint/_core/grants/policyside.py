@@ -22,7 +22,7 @@ from hardpoint._core.pods.reaper import Reaper, Surroundings, Timings, timings_o
 from hardpoint._core.pods.revoked import Granted
 from hardpoint._core.signals import Signal
 from hardpoint.grants import Grant, NodeCondition, Release
-from hardpoint.model import Device, Event, Offer, Offered, Veto
+from hardpoint.model import Device, Event, Offer, Veto
 
 _log = logging.getLogger("hardpoint.policies")
 
@@ -86,22 +86,17 @@ class PolicySide:
 
     def _is_active(self) -> bool:
         """Say whether there may be anything to reap."""
-        return bool(self.granting.sources or self.releases.pending())
+        return bool(self.granting.sources or self.releases.ids)
 
     def _say_silent(self, why: str) -> None:
         """Say that pods are not known, for what is granted or released cannot be had back then."""
-        needed = bool(self.granting.in_force() or self.releases.pending())
+        needed = bool(self.granting.in_force() or self.releases.ids)
         message = f"which pods have which devices is not known, so none is reaped: {why}"
         self.conditions.share(UNAVAILABLE, "PodsUnread", message if why and needed else "")
 
     def _timings(self) -> Timings:
         reaping = self._relay.implementations("reap_pod")
-        plugins = (self._relay.plugins.find(*name.split("/", 1)) for name in reaping)
-        return timings_of(one.instance for one in plugins if one is not None)
-
-    def releases_pending(self) -> tuple[Release, ...]:
-        """Return every release that is not over."""
-        return self.releases.pending()
+        return timings_of(map(self._relay.plugins.instance, reaping))
 
     def granted(self) -> Iterator[Granted]:
         """Yield what may be had under each grant that is written down."""
@@ -133,7 +128,7 @@ class PolicySide:
     def on_offer(self, offer: Offer) -> None:
         """The offer was made again."""
         self.releases.on_offer(offer)
-        pending = frozenset(one.id for one in self.releases.pending())
+        pending = self.releases.ids
         if pending - self._pending:
             self.reaper.wake()
         self._pending = pending
@@ -153,10 +148,6 @@ class PolicySide:
         for gone in self._vetoed - types:
             self.conditions.clear(gone)
         self._vetoed = types
-
-    async def confirm(self, offered: Iterable[Offered]) -> None:
-        """Ask sources again before a claim is answered. Raises ``HoldDenied``."""
-        await self.granting.confirm(offered)
 
     def alter(self) -> None:
         """Wake who waits for changes."""

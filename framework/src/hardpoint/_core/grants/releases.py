@@ -11,7 +11,7 @@ import fnmatch
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +96,11 @@ class Releases:
         """Return every release that is not over."""
         return tuple(self._seen(known) for known in self._known() if not known.over)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """What those are known by."""
+        return frozenset(known.id for known in self._known() if not known.over)
+
     def wake(self) -> None:
         """Look soon: a pod is gone, or a source has something to say."""
         self._wake.set()
@@ -132,34 +137,11 @@ class Releases:
         async with self._looking:
             await self._see_operator()
             untold = [grant for grant in self._granting.book.grants if not grant.told]
-            await self._each(self._see_to, self._known(), self._tell, untold)
+            releases = [self._see_to(one) for one in self._known()]
+            await _together([*releases, *map(self._tell, untold)])
             if untold:
                 await self._granting.refresh()
             self._say_stuck()
-
-    async def _each(
-        self,
-        see_to: Callable[[KnownRelease], Awaitable[None]],
-        releases: Iterable[KnownRelease],
-        tell: Callable[[KnownGrant], Awaitable[None]],
-        grants: Iterable[KnownGrant],
-    ) -> None:
-        """Do it for all at once: a policy that hangs holds up its own. Raises ``LedgerError``."""
-        failed: list[Exception] = []
-
-        async def do(work: Awaitable[None]) -> None:
-            try:
-                await work
-            except (LedgerError, OSError) as error:
-                failed.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            for release in releases:
-                tasks.start_soon(do, see_to(release))
-            for grant in grants:
-                tasks.start_soon(do, tell(grant))
-        if failed:
-            raise failed[0]
 
     async def _see_to(self, known: KnownRelease) -> None:
         if known.over:
@@ -242,8 +224,7 @@ class Releases:
 
     def _about(self, source: str) -> Callable[[Device], bool]:
         """Return whether a source can be asked on this node about a device, by its kind."""
-        plugin = self._relay.plugins.find(*source.split("/", 1))
-        instance = plugin and plugin.instance
+        instance = self._relay.plugins.instance(source)
         if is_not_applicable(instance):
             return lambda device: False
         try:
@@ -342,10 +323,9 @@ class Releases:
 
     def _told(self, known: KnownRelease, name: str) -> None:
         devices = ", ".join(one.device.name for one in known.devices)
-        word = known.grant.allocation or known.grant.source
-        facts = {"allocation": word, "devices": devices}
+        facts = {"allocation": known.word, "devices": devices}
         self._report(
-            Event(name=name, message=f"{word}: nobody uses {devices} any more", facts=facts)
+            Event(name=name, message=f"{known.word}: nobody uses {devices} any more", facts=facts)
         )
 
     async def _tell(self, known: KnownGrant) -> None:
@@ -387,8 +367,9 @@ class Releases:
         for known in self._aged():
             devices = ", ".join(one.device.name for one in known.devices)
             users = "; ".join(self.users.get(known.id, ())[:3]) or "that is not known yet"
-            word = known.grant.allocation or known.grant.source
-            said.append(f"allocation {word} ({devices}) has not been free since it ended: {users}")
+            said.append(
+                f"allocation {known.word} ({devices}) has not been free since it ended: {users}"
+            )
         self._conditions.set(STUCK, "PodsHoldDevices", ". ".join(said))
 
     def _aged(self) -> list[KnownRelease]:
@@ -438,6 +419,23 @@ class Releases:
         await self._granting.refresh()
         self._touch()
         self.wake()
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all at once: a policy that hangs holds up its own. Raises the first ``LedgerError``."""
+    failed: list[Exception] = []
+
+    async def do(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (LedgerError, OSError) as error:
+            failed.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(do, work)
+    if failed:
+        raise failed[0]
 
 
 def _all_held(db: sqlite3.Connection) -> tuple[Meant, ...]:

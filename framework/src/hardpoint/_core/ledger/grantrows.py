@@ -80,6 +80,11 @@ class KnownRelease:
         return self.grant.source, self.grant.allocation
 
     @property
+    def word(self) -> str:
+        """What it is called, to people: the allocation, or what it is of."""
+        return self.grant.allocation or self.grant.source
+
+    @property
     def keys(self) -> frozenset[DeviceKey]:
         """What its devices are known by."""
         return frozenset(one.key for one in self.devices)

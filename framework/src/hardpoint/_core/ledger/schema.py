@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from hardpoint._core.state import make_private, open_private
 from hardpoint.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
+from hardpoint.files import sync_directory
 from hardpoint.reading import decimal
 
 KNOWN = 2
@@ -238,7 +239,7 @@ class LedgerFile:
         for leftover in (*_beside(new), *_beside(self.path)):
             leftover.unlink(missing_ok=True)
         os.rename(new, self.path)
-        _sync(self.path.parent)
+        sync_directory(self.path.parent)
         self.fresh = True
 
     def _examine(self) -> None:
@@ -405,15 +406,7 @@ def _set_aside(path: Path, aside: Path) -> None:
     if os.path.lexists(log):
         os.rename(log, aside.with_name(aside.name + "-wal"))
     index.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def _said(error: OSError) -> str:

@@ -111,6 +111,11 @@ class Plugins:
         """Return the plugin of that role and name, or None."""
         return next((p for p in self.all if (p.role, p.name) == (role, name)), None)
 
+    def instance(self, id_: str) -> Any:
+        """Return the object of the plugin of that id, ``policy/pod_reaper``; None if none runs."""
+        plugin = self.find(*id_.split("/", 1))
+        return plugin and plugin.instance
+
     def start(self, plugin: Plugin, node: Node, section: Mapping[str, Any]) -> None:
         """Make the plugin's object and register it, or refuse it."""
         try:
