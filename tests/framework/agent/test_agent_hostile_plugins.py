@@ -271,7 +271,20 @@ async def test_a_delivery_that_is_rubbish_refuses_the_claim_in_a_sentence(
         assert not agent.holds()
 
 
-@pytest.mark.parametrize("answer", [None, ["radio0"], [Veto(device=None, reason="x")]])  # type: ignore[arg-type]
+VETO = {"device": "radio0", "reason": "x"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        ["radio0"],
+        [Veto(device=None, reason="x")],  # type: ignore[arg-type]
+        [Veto(**VETO, condition=("Rival",))],  # type: ignore[arg-type]
+        [Veto(**VETO, condition=("Rival", "Radios", "and more"))],  # type: ignore[arg-type]
+        [Veto(**VETO, condition=())],  # type: ignore[arg-type]
+    ],
+)
 async def test_a_policy_that_answers_rubbish_withholds_and_says_so(
     world: World, answer: Any
 ) -> None:

@@ -37,7 +37,7 @@ def _checker(wanted: Any) -> _Check:
         return lambda value: ""
     origin, inner = get_origin(wanted), get_args(wanted)
     if origin is tuple:
-        return _tuple(_checker(inner[0]))
+        return _tuple(_checker(inner[0])) if inner[1:] == (...,) else _fields(inner)
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_checker(inner[0]), _checker(inner[1]))
     if origin in (Union, types.UnionType):
@@ -64,6 +64,23 @@ def _tuple(item: _Check) -> _Check:
             return _found(value, "tuple")
         for index, one in enumerate(value):
             if wrong := item(one):
+                return f"[{index}]{wrong}"
+        return ""
+
+    return check
+
+
+def _fields(members: tuple[Any, ...]) -> _Check:
+    """Check a tuple of so many fields, ``tuple[str, int]``: one with fewer cannot be unpacked."""
+    checks = [_checker(member) for member in members]
+
+    def check(value: Any) -> str:
+        if not isinstance(value, tuple):
+            return _found(value, "tuple")
+        if len(value) != len(checks):
+            return f": found tuple of {len(value)}, want tuple of {len(checks)}"
+        for index, (one, item) in enumerate(zip(checks, value, strict=True)):
+            if wrong := one(item):
                 return f"[{index}]{wrong}"
         return ""
 
