@@ -157,8 +157,10 @@ def grant_devices(agent: Agent) -> Iterable[Grant]:
     The source says which by an attribute ``kinds``, patterns such as ``gpu`` or ``gpu.*``: devices
     of those are offered under its grants alone; one that names none does not run. Raise where it
     cannot be read: the last that is known stands, and none of it is reported released, nor is
-    anybody reaped, meanwhile. Asked every 5 seconds, at each ``hint`` of ``watch_devices``, and
-    before a claim on a granted device is answered.
+    anybody reaped, meanwhile. Where a part of it alone cannot be read, return what is known, and
+    say so in a sentence by an attribute ``unread``: nobody is reaped while it is not empty. Asked
+    every 5 seconds, at each ``hint`` of ``watch_devices``, and before a claim on a granted device
+    is answered.
     """
     raise AssertionError
 

@@ -43,6 +43,7 @@ class Source:
 
     def __init__(self, node: Node, settings: Any) -> None:
         self.grants: tuple[Grant, ...] = ()
+        self.unread: Any = ""
         self.unreadable = False
         self.readings = 0
         self.go = anyio.Event()
@@ -181,6 +182,55 @@ async def test_nothing_is_known_before_every_source_has_answered_well(two: World
     two.source(1).unreadable = False
     await two.granting.ask()
     assert two.granting.known
+
+
+async def test_a_source_that_has_read_a_part_says_so_and_nobody_is_reaped(two: World) -> None:
+    """What it grants is taken up all the same: who is bad costs no other."""
+    await two.offers()
+    two.source().unread = "file a: it is empty"
+    two.says(grant("a-1", "r0"))
+
+    assert await two.offers() == {"r0": "a-1"}
+    assert (two.granting.known, two.granting.answers(P0)) == (False, True)
+    assert not await two.granting.settle()
+    assert two.said() == [], "it may be being written"
+    two.ticks.advance(5.0)
+    await two.granting.ask()
+    (message,) = two.said()
+    assert "p0: file a: it is empty" in message
+
+    two.source().unread = ""
+    await two.granting.ask()
+    assert (two.granting.known, two.said()) == (True, [])
+    two.source().unread = "file b: it is empty"
+    await two.granting.ask()
+    assert two.said() == [], "each has its time"
+
+
+@pytest.mark.parametrize("said", [3, None, ("a", "b")])
+async def test_what_a_source_cannot_read_is_something_whatever_it_says_of_it(
+    world: World, said: Any
+) -> None:
+    world.source().unread = said
+    await world.granting.ask()
+
+    assert not world.granting.known
+
+
+async def test_a_source_that_cannot_say_what_it_cannot_read_has_not_read_all(
+    tmp_path: Path,
+) -> None:
+    class Odd(Source):
+        @property
+        def unread(self) -> str:
+            raise RuntimeError("no idea")
+
+        @unread.setter
+        def unread(self, value: Any) -> None: ...
+
+    async with world_of(tmp_path, Odd) as world:
+        await world.granting.ask()
+        assert not world.granting.known
 
 
 async def test_nothing_is_known_while_a_policy_that_is_wanted_does_not_run(world: World) -> None:

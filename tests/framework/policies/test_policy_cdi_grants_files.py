@@ -14,8 +14,9 @@ import anyio
 import pytest
 from hold_files import Ground, node_entry, spec
 
-from hardpoint import DeviceNode, Grant, NodeType
+from hardpoint import DeviceNode, Grant, NodeType, Release
 from hardpoint._core.grants import granting
+from hardpoint.errors import TryAgain
 from hardpoint.policies.cdi_grants import CdiGrantsSettings, holds
 from hardpoint.policies.cdi_grants.documents import LARGEST, LONGEST, MOST_DEVICES
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
@@ -312,6 +313,7 @@ async def test_a_bad_file_keeps_what_it_granted_and_costs_no_other(
 
     assert set(after) == {"bad", "c"}
     assert after["bad"] == before["bad"]
+    assert ground.source.unread.startswith(f"{ground.directory}/bcd-bad.json: "), "nobody is reaped"
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -321,9 +323,12 @@ async def test_of_a_bad_file_that_was_never_good_nothing_is_granted(
     ground.hold("a", spec("gpu-1"))
     await ground.grants()
 
+    assert ground.source.unread == ""
+
     _put(ground, BAD[what])
 
     assert set(await ground.grants()) == {"a"}
+    assert "bcd-bad.json" in ground.source.unread, "whom it grants something is not known"
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -366,8 +371,43 @@ async def test_a_bad_file_is_told_of_until_it_is_mended(ground: Ground) -> None:
     (message,) = told["policy/cdi_grants bcd-a.json"]
     assert "it is not JSON" in message
     assert "what it granted before stands" in message
+    assert "nobody is reaped" in message
     assert len(grant.devices) == 2
-    assert ground.agent.faults == {}
+    assert (ground.agent.faults, ground.source.unread) == ({}, "")
+
+
+async def test_of_many_bad_files_a_few_are_named_and_the_others_counted(ground: Ground) -> None:
+    await ground.grants()
+    for number in range(5):
+        ground.hold(f"a{number}", b"{")
+
+    assert await ground.grants() == {}
+
+    assert ground.source.unread.count(".json: ") == 3
+    assert ground.source.unread.endswith("; 2 more")
+
+
+@pytest.mark.parametrize(("name", "told"), [("a", True), ("b", False)])
+async def test_a_release_is_not_told_that_an_unreadable_file_may_take_back(
+    ground: Ground, name: str, told: bool
+) -> None:
+    await ground.grants()
+    ground.hold(name, b"{")
+    await ground.grants()
+    ended = Release(id="r", allocation="b", source="", devices=(), since=1.0)
+
+    def tell() -> None:
+        ground.source.report_release(Grant(allocation="b"), ended, ground.agent)
+
+    if told:
+        tell()
+    else:
+        with pytest.raises(TryAgain, match=r"bcd-b\.json may state it again: it is not JSON"):
+            tell()
+        (ground.directory / "bcd-b.json").unlink()
+        await ground.grants()
+        tell()
+    assert (ground.agent.paths.state / "grants/b.json").exists()
 
 
 async def test_of_a_file_that_is_being_written_nobody_is_told(ground: Ground) -> None:
@@ -378,6 +418,7 @@ async def test_of_a_file_that_is_being_written_nobody_is_told(ground: Ground) ->
 
     assert set(await ground.grants()) == {"a"}
     assert ground.agent.faults == {}
+    assert "bcd-a.json" in ground.source.unread, "it may grant what somebody is to be reaped for"
 
 
 async def test_a_bad_file_that_is_removed_ends_its_grant(ground: Ground) -> None:

@@ -42,7 +42,7 @@ from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record
 from hardpoint._core.offer.inventory import ABSENT, Built
 from hardpoint._core.plugins.relay import Relay
-from hardpoint._core.plugins.stating import checked, governed_by, sentence
+from hardpoint._core.plugins.stating import checked, governed_by, sentence, unread_of
 from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Offered
@@ -71,6 +71,14 @@ class _Answer:
     """Why what is known stands; empty where the answer does."""
     empty_since: float | None = None
     """Since when it states none of the grants that it had, which is not believed yet."""
+    unread: str = ""
+    """What of it cannot be read, though it has answered: a part of it may be another by now."""
+    unread_since: float = 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is known: nobody is reaped while it is not."""
+        return not (self.why or self.unread)
 
 
 class Granting:
@@ -121,9 +129,9 @@ class Granting:
 
     @property
     def known(self) -> bool:
-        """True while every source's last answer was good: without that nobody may be reaped."""
-        failing = any(one.why for one in self._answers.values()) or self._failed()
-        return bool(self._ended) and not failing
+        """True while every source's last answer was whole: without that nobody may be reaped."""
+        whole = all(one.is_whole for one in self._answers.values()) and not self._failed()
+        return bool(self._ended) and whole
 
     def answers(self, source: str) -> bool:
         """Say whether a source's last answer was good; True of what is no source that runs."""
@@ -230,12 +238,15 @@ class Granting:
                 for source in self._answers:
                     tasks.start_soon(self._ask, source)
             self._ended = self._begun
-        unreadable = [
-            f"{source.partition('/')[2]}: {answer.why}"
-            for source, answer in self._answers.items()
-            if answer.why and answer.empty_since is None
-        ]
-        self._say(unreadable)
+        said = ((source, self._unreadable(one)) for source, one in self._answers.items())
+        self._say([f"{source.partition('/')[2]}: {why}" for source, why in said if why])
+
+    def _unreadable(self, answer: _Answer) -> str:
+        """Return what cannot be read of a source, for people; a file may be being written."""
+        if answer.why:
+            return answer.why if answer.empty_since is None else ""
+        lasts = self._ticks() - answer.unread_since >= EVERY
+        return answer.unread if lasts else ""
 
     def _say(self, unreadable: Sequence[str]) -> None:
         """Say which sources cannot be read, and which rows of the ledger: nobody is reaped then."""
@@ -265,6 +276,7 @@ class Granting:
             found: tuple[Grant, ...] = await self._relay.plugin(HOOK, source, agent=self._agent)
             grants = checked(source, found)
             answer.kinds = self._kinds_of(source)
+            self._note_unread(source, answer)
         except HardpointError as error:
             answer.why, answer.empty_since = str(error), None
             return
@@ -279,6 +291,12 @@ class Granting:
             answer.why = "all its grants are gone at once, which a second look has to confirm"
             return
         answer.grants, answer.why, answer.empty_since = (), "", None
+
+    def _note_unread(self, source: str, answer: _Answer) -> None:
+        unread = unread_of(self._relay.plugins.instance(source))
+        if not answer.unread:
+            answer.unread_since = self._ticks()
+        answer.unread = unread
 
     async def _recall(self) -> None:
         """Read what was known before: whether a source has lost all its grants shows by that."""

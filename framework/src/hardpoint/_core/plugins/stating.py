@@ -66,6 +66,15 @@ def is_not_applicable(instance: object) -> bool:
         return False
 
 
+def unread_of(instance: object) -> str:
+    """Return what a source of grants says that it cannot read, in a sentence; empty for nothing."""
+    try:
+        found = getattr(instance, "unread", "")
+    except Exception as error:  # noqa: BLE001 - what cannot be told is not nothing
+        return f"what it cannot read cannot be told: {said(error)}"
+    return sentence(found) if isinstance(found, str) else "something, and it does not say what"
+
+
 # -- grants ---------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,42 +21,23 @@ from hardpoint.model import Device, Offered
 from hardpoint.node import Node
 from hardpoint.policies.cdi_grants.copies import Copies
 from hardpoint.policies.cdi_grants.documents import HoldFile, find_device, grant_of
-from hardpoint.policies.cdi_grants.holds import (
-    BadHold,
-    Holds,
-    Seen,
-    Unreadable,
-    read_holds,
-    shown,
-)
+from hardpoint.policies.cdi_grants.holds import Holds, Seen, Unreadable, read_holds
 from hardpoint.policies.cdi_grants.mending import mended, same_but_nodes
 from hardpoint.policies.cdi_grants.reports import Reports
 from hardpoint.policies.cdi_grants.settings import CdiGrantsSettings
+from hardpoint.policies.cdi_grants.wrong import NAME, Look, Wrong, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hardpoint.agent import Agent
 
-NAME = "cdi_grants"
 _SECOND_LOOK = 10.0
 """Seconds for which another directory must have been there before it ends a grant."""
 _SWEEP = 60.0
 _LEFT = f"policy/{NAME} copies"
 
 __all__ = ["CdiGrants", "CdiGrantsSettings"]
-
-
-@dataclass(slots=True)
-class _Look:
-    """What one look at the directory came to."""
-
-    holds: Holds
-    grants: dict[str, Grant] = field(default_factory=dict)
-    unmended: dict[str, str] = field(default_factory=dict)
-    """Why the corrected copy of an allocation's hold is not there yet."""
-    copies: frozenset[str] = frozenset()
-    """Files of corrected copies, by name."""
 
 
 class CdiGrants:
@@ -83,8 +64,13 @@ class CdiGrants:
         self._judged: Mapping[str, tuple[Device, ...]] = {}
         """The devices that each hold's nodes were held against, as they were offered then."""
         self._hint: Callable[[], None] = lambda: None
-        self._faults: set[str] = set()
+        self._wrong = Wrong(settings.directory)
         self._reports: Reports | None = None
+
+    @property
+    def unread(self) -> str:
+        """What cannot be read now, though it is known what it granted before."""
+        return self._wrong.unread
 
     # -- grants -----------------------------------------------------------------------------------
 
@@ -103,10 +89,10 @@ class CdiGrants:
         look = await anyio.to_thread.run_sync(partial(self._look, copies, devices, writes=writes))
         self._check_directory(look.holds)
         unknown = self._keep_bad(look, agent)
-        self._tell(look, unknown, agent)
+        self._wrong.tell(look, unknown, agent)
         if unknown:
             raise Unreadable(
-                f"{self.settings.directory}: what {_names(unknown)} granted is not known"
+                f"{self.settings.directory}: what {names_of(unknown)} granted is not known"
             )
         self._whole = True
         self._known, self._unmended = look.grants, look.unmended
@@ -118,7 +104,7 @@ class CdiGrants:
             await self._sweep(copies, look, agent)
         return tuple(look.grants.values())
 
-    async def _sweep(self, copies: Copies, look: _Look, agent: Agent) -> None:
+    async def _sweep(self, copies: Copies, look: Look, agent: Agent) -> None:
         """Remove copies whose holds are gone."""
         if look.copies <= {copies.path(allocation).name for allocation in look.grants}:
             left = []
@@ -131,9 +117,9 @@ class CdiGrants:
 
     def _look(
         self, copies: Copies, devices: Mapping[str, tuple[Device, ...]], *, writes: bool
-    ) -> _Look:
+    ) -> Look:
         """Read the files and see to their corrected copies. In a thread."""
-        look = _Look(read_holds(self.settings, self._files, self._seen))
+        look = Look(read_holds(self.settings, self._files, self._seen))
         there = copies.listed()
         for hold in look.holds.good:
             known = devices.get(hold.allocation, ())
@@ -200,11 +186,11 @@ class CdiGrants:
         if now - self._swapped[1] < _SECOND_LOOK:
             raise Unreadable(
                 f"{self.settings.directory} is another directory than before, without "
-                f"{_names(sorted(set(self._files) - stated))}: it is looked at once more"
+                f"{names_of(sorted(set(self._files) - stated))}: it is looked at once more"
             )
         self._directory, self._swapped = holds.directory, None
 
-    def _keep_bad(self, look: _Look, agent: Agent) -> list[str]:
+    def _keep_bad(self, look: Look, agent: Agent) -> list[str]:
         """Let bad files grant what they granted before; return those of which nobody knows that."""
         in_force = {grant.allocation: grant for grant in agent.grants() if _is_ours(grant)}
         unknown = []
@@ -216,35 +202,7 @@ class CdiGrants:
                 unknown.append(bad.name)
         return unknown
 
-    # -- what is wrong ----------------------------------------------------------------------------
-
-    def _tell(self, look: _Look, unknown: list[str], agent: Agent) -> None:
-        """Put what is wrong with each file on the fault board, and take off what is not."""
-        faults = {
-            _source(bad.name): self._said(bad, look, unknown)
-            for bad in look.holds.bad
-            if not bad.young or bad.name in unknown
-        }
-        for hold in look.holds.good:
-            why = look.unmended.get(hold.allocation)
-            if why:
-                faults[_source(hold.name)] = f"{self._path(hold.name)} names other nodes: {why}"
-        for source in self._faults - set(faults):
-            agent.clear_fault(source)
-        for source, message in faults.items():
-            agent.on_fault(source, message)
-        self._faults = set(faults)
-
-    def _said(self, bad: BadHold, look: _Look, unknown: list[str]) -> str:
-        cost = "it grants nothing"
-        if bad.name in unknown:
-            cost = "what it granted is not known, and nothing is granted or released until it is"
-        elif bad.allocation in look.grants:
-            cost = "what it granted before stands"
-        return f"{self._path(bad.name)}: {bad.reason}; {cost}; mend or remove the file"
-
-    def _path(self, name: str) -> str:
-        return f"{self.settings.directory}/{shown(name)}"
+    # -- claims -----------------------------------------------------------------------------------
 
     @hookimpl
     def admit_claim(self, devices: tuple[Offered, ...]) -> None:
@@ -275,7 +233,8 @@ class CdiGrants:
 
     @hookimpl
     def report_release(self, grant: Grant, release: Release, agent: Agent) -> None:
-        """Write down that a grant is over."""
+        """Write down that a grant is over, unless a file that cannot be read may state it again."""
+        self._wrong.check_over(grant.allocation)
         self._reports_of(agent.paths.state).tell_release(grant, release)
 
     @hookimpl
@@ -340,11 +299,3 @@ def _same(one: Path, other: Path) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return False
-
-
-def _source(name: str) -> str:
-    return f"policy/{NAME} {shown(name)}"
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(shown(name) for name in names)
