@@ -6,14 +6,24 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from shell import Answer, Shell
 
-from hardpoint import Grant, GrantOutcome, Outcome, Release
+from hardpoint import Device, Grant, GrantOutcome, Outcome, Release
+from hardpoint._core.ledger.grantrows import (
+    KnownGrant,
+    KnownRelease,
+    Meant,
+    forget_grant,
+    keep_grant,
+    keep_release,
+)
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.state import mark_running
 from hardpoint.cdi_rules import check
 from hardpoint.policies.cdi_grants.reports import Reports
@@ -284,3 +294,67 @@ def test_of_a_grant_that_was_refused_nobody_waits_for_the_end(node: Node) -> Non
 
     assert answer.code == 0
     assert "never in force: gpu-0 is granted to b" in answer.out
+
+
+OVERLAP = GrantOutcome(Outcome.OVERLAP, "gpu-1 is granted to b")
+SOURCE = "policy/cdi_grants"
+HAD = Meant("hardpoint.dev", Device(name="gpu-0", kind="gpu"))
+
+
+def written_down(node: Node, *devices: Meant) -> None:
+    """Have it in the ledger as the agent writes a grant that is refused."""
+    grant = Grant(allocation="a", source=SOURCE)
+    ledger = Ledger(node.shell.state)
+    known = KnownGrant(grant=grant, devices=devices, outcome=OVERLAP)
+    anyio.run(ledger.write, lambda db: keep_grant(db, known))
+    ledger.close()
+    Reports(node.shell.state / "grants").tell_grant(grant, OVERLAP)
+    node.grant("a", node.whole.name)
+
+
+def forgotten(node: Node) -> None:
+    ledger = Ledger(node.shell.state)
+    anyio.run(ledger.write, lambda db: forget_grant(db, (SOURCE, "a")))
+    ledger.close()
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_grant_that_is_refused_and_keeps_what_it_had_is_waited_for(
+    node: Node, runs: bool
+) -> None:
+    """Its file was changed to name a device too many: what pods have of it they have still."""
+    written_down(node, HAD)
+    with node.agent() if runs else nullcontext():
+        answer = node.revoke("a", "--wait", "--timeout", "0")
+
+    assert answer.code == 1
+    assert "never in force" not in answer.out
+    assert "was not released within 0 s" in answer.err
+
+
+def test_a_release_of_a_refused_grant_is_waited_for(node: Node) -> None:
+    written_down(node)
+    forgotten(node)
+    grant = Grant(allocation="a", source=SOURCE)
+    ended = KnownRelease(id="r", grant=grant, devices=(HAD,), since=1.0)
+    ledger = Ledger(node.shell.state)
+    anyio.run(ledger.write, lambda db: keep_release(db, ended))
+    ledger.close()
+
+    assert node.revoke("a", "--wait", "--timeout", "0").code == 1
+
+
+def test_what_an_agent_may_yet_put_in_force_is_not_called_free(node: Node) -> None:
+    """It read the file before it went: it knows that it went when it has forgotten the grant."""
+    written_down(node)
+    with node.agent():
+        early = node.revoke("a", "--wait", "--timeout", "0")
+        forgotten(node)
+        node.grant("a", node.whole.name)
+        late = node.revoke("a", "--wait", "--timeout", "0")
+
+    assert early.code == 1
+    assert (late.code, late.out.splitlines()[-1]) == (
+        0,
+        "It was never in force: gpu-1 is granted to b",
+    )

@@ -37,7 +37,7 @@ _SECOND_LOOK = 10.0
 _SWEEP = 60.0
 _LEFT = f"policy/{NAME} copies"
 
-__all__ = ["CdiGrants", "CdiGrantsSettings"]
+__all__ = ["NAME", "CdiGrants", "CdiGrantsSettings"]
 
 
 class CdiGrants:
