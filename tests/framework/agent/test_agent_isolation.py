@@ -84,7 +84,8 @@ async def test_a_kubelet_that_never_answered_keeps_back_what_is_guarded_and_says
 class _Failing:
     """A policy that answers, raises or hangs as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *vetoes: Veto) -> None:
+        self.vetoes = vetoes
         self.fails = False
         self.hang: anyio.Event | None = None
         self.asked = 0
@@ -102,9 +103,28 @@ class _Failing:
                     await played.hang.wait()
                 if played.fails:
                     raise OSError("the kubelet is away")
-                return ()
+                return played.vetoes
 
         return Plugin("policy", "vetoes", loaded=Vetoes)
+
+
+async def test_a_veto_is_the_condition_that_it_says_while_it_stands(world: World) -> None:
+    rival, moved = ("RivalHere", "TwoDrivers"), ("Moved", "BeingMoved")
+    played = _Failing(
+        Veto(device="radio0", reason="one has it", condition=rival),
+        Veto(device="radio1", reason="another has it", condition=rival),
+    )
+    async with world.agent(played.plugin()) as agent:
+        await _until(agent, ["RivalHere"])
+        (condition,) = agent.conditions()
+        assert (condition.reason, condition.message) == ("TwoDrivers", "one has it another has it")
+
+        played.vetoes = (Veto(device="radio0", reason="it is moved", condition=moved),)
+        agent._offering.touch()
+        await _until(agent, ["Moved"])
+        played.vetoes = (Veto(device="radio0", reason="it is moved"),)
+        agent._offering.touch()
+        await _until(agent, [])
 
 
 def _names(offer: Offer) -> list[str]:

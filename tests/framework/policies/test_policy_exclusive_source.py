@@ -141,7 +141,9 @@ async def test_another_plugins_resource_keeps_the_guarded_devices_back_with_the_
     assert veto.device == "gpu0"
     assert "another device plugin of this node offers nvidia.com/gpu" in veto.reason
     assert "devicePlugin.enabled=false" in veto.reason
-    assert veto.condition == ("ForeignExposure", "OtherDevicePath")
+    (condition,) = agent.conditions()
+    assert (condition.type, condition.reason) == ("ForeignExposure", "OtherDevicePath")
+    assert condition.message == veto.reason
 
 
 async def test_the_conditions_type_and_reason_are_the_settings(
@@ -150,9 +152,10 @@ async def test_the_conditions_type_and_reason_are_the_settings(
     seeds = made(agent, clock, condition=("ForeignGpuExposure", "OtherGpuPath"))
     async with Plugin(agent.paths.device_plugins, "GPU-1", resource=RIVAL).serving():
         await kubelet.until_allocatable(RIVAL, 1)
-        (veto,) = await asked(seeds, agent)
+        assert await asked(seeds, agent)
 
-    assert veto.condition == ("ForeignGpuExposure", "OtherGpuPath")
+    (condition,) = agent.conditions()
+    assert (condition.type, condition.reason) == ("ForeignGpuExposure", "OtherGpuPath")
 
 
 async def test_a_resource_that_nobody_named_is_no_rival(
@@ -240,7 +243,7 @@ async def test_a_kubelet_that_never_answered_keeps_back_what_is_guarded_and_no_m
 
     assert veto.device == "gpu0"
     assert "is not known" in veto.reason
-    assert veto.condition is None
+    assert "ForeignExposure" not in agent.raised
     assert agent.raised["PodResourcesUnavailable"].reason == "AllocatableUnknown"
 
 
@@ -267,7 +270,7 @@ async def test_while_the_kubelet_fails_the_last_verdict_stands(
 
         kubelet.answer_allocatable(None)
         assert await asked(policy, agent) == before
-        assert not agent.raised
+        assert "PodResourcesUnavailable" not in agent.raised
 
 
 async def test_a_kubelet_that_hangs_does_not_hold_up_the_offer(
@@ -439,6 +442,64 @@ async def test_a_node_that_offers_nothing_guarded_asks_nobody(
     assert await policy.veto_devices(disks, agent) == ()
     assert not server.requests
     assert not agent.raised
+
+
+NOTHING = Offer(generation=1)
+
+
+async def test_a_rival_is_a_condition_also_while_nothing_is_granted(
+    kubelet: FakeKubelet, agent: FakeAgent, policy: ExclusiveSource, clock: ManualClock
+) -> None:
+    """Who grants devices has to know before: a GPU that is booked here would be nobody's alone."""
+    agent.set_state(governed=[Device(name="gpu0", kind="gpu"), Device(name="d", kind="display")])
+    theirs = Plugin(agent.paths.device_plugins, "GPU-1", resource=RIVAL)
+    async with theirs.serving(), anyio.create_task_group() as tasks:
+        await kubelet.until_allocatable(RIVAL, 1)
+        hinted = anyio.Event()
+        assert await policy.veto_devices(NOTHING, agent) == ()  # it is not waited for
+        tasks.start_soon(policy.watch_devices, hinted.set)
+        await hinted.wait()
+        assert await policy.veto_devices(NOTHING, agent) == ()
+        tasks.cancel_scope.cancel()
+        (condition,) = agent.conditions()
+        assert (condition.type, condition.reason) == ("ForeignExposure", "OtherDevicePath")
+        assert "devicePlugin.enabled=false" in condition.message
+
+        (veto,) = await policy.veto_devices(OFFER, agent)
+        assert [condition.message] == [veto.reason]
+        await policy.veto_devices(NOTHING, agent)  # the grant has ended, and the rival is there
+        assert agent.conditions() == (condition,)
+        theirs.tell()
+        await kubelet.until_allocatable(RIVAL, 0)
+        clock.advance(60)
+        await policy._read(agent)
+        await policy.veto_devices(NOTHING, agent)
+        assert agent.conditions() == ()
+
+
+async def test_nobody_is_said_not_to_answer_while_nothing_is_granted(
+    agent: FakeAgent, policy: ExclusiveSource
+) -> None:
+    agent.set_state(governed=[Device(name="gpu0", kind="gpu")])
+
+    assert await policy.veto_devices(NOTHING, agent) == ()
+    await policy._read(agent)
+    await policy.veto_devices(NOTHING, agent)
+
+    assert policy._plugins.failure
+    assert agent.conditions() == ()
+
+
+async def test_a_rival_of_what_the_node_has_not_is_no_condition(
+    kubelet: FakeKubelet, agent: FakeAgent, policy: ExclusiveSource
+) -> None:
+    async with Plugin(agent.paths.device_plugins, "GPU-1", resource=RIVAL).serving():
+        await kubelet.until_allocatable(RIVAL, 1)
+        assert await asked(policy, agent)
+        agent.set_state(governed=[Device(name="d", kind="display")])
+        assert await policy.veto_devices(NOTHING, agent) == ()
+
+    assert agent.conditions() == ()
 
 
 async def test_a_rival_that_comes_is_hinted_at_within_the_second(

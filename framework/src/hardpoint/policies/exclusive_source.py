@@ -82,7 +82,8 @@ class ExclusiveSourceSettings(Settings):
     return_after: float = Field(default=60.0, ge=0)
     """Seconds that a rival must have been away: one that restarts is away for a while too."""
     condition: tuple[str, str] = ("ForeignExposure", "OtherDevicePath")
-    """Type and reason of the node condition while something is kept back for a rival."""
+    """Type and reason of the node condition while there is a rival for what is offered, or would be
+    if it were granted."""
     unavailable: str = UNAVAILABLE
     """Type of the condition while the kubelet does not say what it could give out."""
     slices_unavailable: str = "ResourceSlicesUnavailable"
@@ -103,7 +104,9 @@ class ExclusiveSource:
         self._names: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._agent: Agent | None = None
-        """Whom to ask; None while nothing that is guarded is offered."""
+        """Whom to ask; None while the node has nothing that is guarded."""
+        self._needed = False
+        """Whether something that is guarded is offered: then it matters who does not answer."""
         self._reading = anyio.Lock()
         self._wake = anyio.Event()
 
@@ -113,18 +116,23 @@ class ExclusiveSource:
     async def veto_devices(self, offer: Offer, agent: Agent) -> tuple[Veto, ...]:
         """Name every guarded device, with who else could hand it out.
 
-        Answers from what is known; it waits only where nothing is known yet.
+        Answers from what is known; it waits only where nothing is known yet. A rival is a condition
+        of the node also while none of the devices is granted: who is about to grant them wants to
+        know.
         """
-        guarded = [one for one in offer.devices if any(self._guards(one))]
-        self._names |= {one.name for one in offer.devices}
-        self._agent = agent if guarded else None
-        if not guarded:
-            self._say(agent, needed=False)
-            return ()
-        if self._is_unasked():
+        offered = [one for one in offer.devices if self._guards(one.device.kind)]
+        waiting = [one for one in agent.governed() if self._guards(one.kind)]
+        self._names |= {one.name for one in (*offer.devices, *waiting)}
+        self._agent = agent if offered or waiting else None
+        self._needed = bool(offered)
+        if self._is_unasked() and offered:
             await self._read(agent)
-        self._tell_twins(guarded, agent)
-        return tuple(veto for one in guarded for veto in self._vetoes(one))
+        elif self._is_unasked():
+            self._awaken()
+        self._tell(agent)
+        self._tell_exposed(agent, {one.device.kind for one in offered} | {w.kind for w in waiting})
+        self._tell_twins(offered, agent)
+        return tuple(veto for one in offered for veto in self._vetoes(one))
 
     def _is_unasked(self) -> bool:
         """Say whether a source was never asked, or not for long: then it is waited for."""
@@ -133,17 +141,20 @@ class ExclusiveSource:
         old = self._plugins.is_due(self.clock(), 3 * self.settings.every)
         return old and bool(self._patterns("resources"))
 
-    def _guards(self, offered: Offered) -> Iterator[Guard]:
-        return (g for g in self.settings.guards if matches(offered.device.kind, g.kinds))
+    def _guards(self, kind: str) -> list[Guard]:
+        return [guard for guard in self.settings.guards if matches(kind, guard.kinds)]
 
     def _vetoes(self, offered: Offered) -> Iterator[Veto]:
-        rivals = [why for guard in self._guards(offered) for why in self._rivals_of(guard)]
-        unknown = [why for guard in self._guards(offered) for why in self._unknown_of(guard)]
-        if rivals:
-            reason = "; ".join(dict.fromkeys(rivals))
-            yield Veto(device=offered.name, reason=reason, condition=self.settings.condition)
-        elif unknown:
-            yield Veto(device=offered.name, reason="; ".join(dict.fromkeys(unknown)))
+        guards = self._guards(offered.device.kind)
+        rivals = self._rivals({offered.device.kind})
+        unknown = [why for guard in guards for why in self._unknown_of(guard)]
+        if rivals or unknown:
+            yield Veto(device=offered.name, reason=rivals or "; ".join(dict.fromkeys(unknown)))
+
+    def _rivals(self, kinds: Iterable[str]) -> str:
+        """Return who else could hand out devices of some kinds; empty where nobody could."""
+        guards = [guard for kind in sorted(kinds) for guard in self._guards(kind)]
+        return "; ".join(dict.fromkeys(why for one in guards for why in self._rivals_of(one)))
 
     def _rivals_of(self, guard: Guard) -> Iterator[str]:
         for known, patterns in self._sources(guard):
@@ -198,7 +209,7 @@ class ExclusiveSource:
             wait = _SOON if self._drivers.failure else _MINUTE
             if self._patterns("drivers") and self._drivers.is_due(self.clock(), wait):
                 tasks.start_soon(self._read_drivers, agent)
-        self._say(agent, needed=True)
+        self._tell(agent)
 
     def _patterns(self, of: str) -> tuple[str, ...]:
         return tuple(pattern for guard in self.settings.guards for pattern in getattr(guard, of))
@@ -225,16 +236,21 @@ class ExclusiveSource:
 
     # -- telling ----------------------------------------------------------------------------------
 
-    def _say(self, agent: Agent, *, needed: bool) -> None:
+    def _tell(self, agent: Agent) -> None:
         """Raise a condition for whoever does not answer; what was said last stands meanwhile."""
         conditions: Mapping[str, tuple[Known, str, str]] = {
             self.settings.unavailable: (self._plugins, "AllocatableUnknown", "the kubelet"),
             self.settings.slices_unavailable: (self._drivers, "SlicesUnknown", "the API server"),
         }
         for type_, (known, reason, who) in conditions.items():
-            why = known.failure if needed else ""
+            why = known.failure if self._needed else ""
             message = f"{who} does not say who else hands out hardware: {why}" if why else ""
             say(agent, type_, reason, message)
+
+    def _tell_exposed(self, agent: Agent, kinds: Iterable[str]) -> None:
+        """Raise a condition while there is a rival for what the node has, granted or not."""
+        type_, reason = self.settings.condition
+        say(agent, type_, reason, self._rivals(kinds))
 
     def _tell_twins(self, guarded: Iterable[Offered], agent: Agent) -> None:
         """Report, once, whose devices have the PCI address of one of ours."""
