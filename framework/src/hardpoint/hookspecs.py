@@ -142,7 +142,7 @@ def label_node() -> Mapping[str, str]:
     """Return labels that the node earns by this plugin's hardware: ``{"gpu.count": "8"}``.
 
     A key without a domain is put below the settings' prefix. Asked after each change of the offer;
-    a label that is left out is removed from the node.
+    a label that is left out is removed from the node. While it fails, its last answer stands.
     """
     raise AssertionError
 

@@ -122,7 +122,7 @@ class ExclusiveSource:
         """
         offered = [one for one in offer.devices if self._guards(one.device.kind)]
         waiting = [one for one in agent.governed() if self._guards(one.kind)]
-        self._names |= {one.name for one in (*offer.devices, *waiting)}
+        self._names |= {one.name for one in offer.devices} | {one.name for one in waiting}
         self._agent = agent if offered or waiting else None
         self._needed = bool(offered)
         if self._is_unasked() and offered:

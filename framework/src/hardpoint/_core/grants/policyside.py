@@ -52,6 +52,8 @@ class PolicySide:
         self._pending: frozenset[str] = frozenset()
         self._vetoed: frozenset[str] = frozenset()
         """Types of the conditions that vetoes stand for."""
+        self._earned: dict[str, Mapping[Any, Any]] = {}
+        """What each plugin said last of the labels that the node earns."""
         self.conditions = Conditions(self.alter)
         self.lost = Lost(agent.paths.state, self.conditions)
         shared: dict[str, Any] = {
@@ -163,12 +165,15 @@ class PolicySide:
             await altered.wait()
 
     async def labels(self) -> Mapping[str, str]:
-        """Return the labels that plugins say the node has earned; of two the first by name."""
+        """Return the labels that plugins say the node has earned; of two the first by name.
+
+        Of one that fails what it said last stands: that nobody can count is not that there is none.
+        """
+        answers = (await self._relay.gather("label_node")).items()
+        self._earned |= {p: dict(said) for p, said in answers if isinstance(said, Mapping)}
         found: dict[str, str] = {}
-        for plugin, labels in (await self._relay.gather("label_node")).items():
-            if not isinstance(labels, Mapping):
-                continue
-            for key, value in labels.items():
+        for plugin in self._relay.implementations("label_node"):
+            for key, value in self._earned.get(plugin, {}).items():
                 if found.setdefault(str(key), str(value)) != str(value):
                     _log.debug("a label of two plugins key=%s second=%s", key, plugin)
         return found
