@@ -38,7 +38,7 @@ async def test_a_node_is_withdrawn_cordoned_and_emptied(drain_world: DrainWorld)
         assert drain_world.agent.withdrawn.endswith("drain: the machine moves")
         assert drain_world.cordoned
         assert drain_world.node["metadata"]["annotations"] == {"hardpoint.dev/cordoned": "drain"}
-        assert drain_world.state == "draining"
+        await drain_world.until(lambda: drain_world.state == "draining")
         assert not drain_world.released
 
 

@@ -248,6 +248,25 @@ async def test_an_api_server_that_was_away_is_told_what_is_so_by_then(
         await node_world.agent.until(lambda: not node_world.agent.faults)
 
 
+async def test_a_server_that_was_restored_from_a_backup_is_believed(node_world: NodeWorld) -> None:
+    """Its resource versions are lower than those that were seen, and it lacks what was said."""
+    backup = node_world.server.backup()
+    async with node_world.kept():
+        node_world.agent.raise_condition(STUCK)
+        await node_world.until(node_world.conditions)
+        for count in range(50):
+            node_world.server.edit("nodes", NODE).update(
+                metadata={"annotations": {"n": str(count)}}
+            )
+        await node_world.quiet()
+
+        node_world.server.restore(backup)
+
+        await node_world.until(node_world.conditions)
+        node_world.agent.clear_condition("ReleaseStuck")
+        await node_world.until(lambda: node_world.conditions()["ReleaseStuck"] == WAS_STUCK)
+
+
 async def test_a_write_that_is_forbidden_is_said_and_tried_again(node_world: NodeWorld) -> None:
     node_world.server.deny("patch", "nodes/status")
     node_world.agent.raise_condition(STUCK)

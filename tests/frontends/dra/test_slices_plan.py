@@ -202,6 +202,36 @@ def test_a_newer_listing_does() -> None:
     assert mirror.listed(Listing((), "7")) is False
 
 
+def test_a_server_that_was_restored_from_a_backup_is_believed() -> None:
+    mirror = Mirror()
+    mirror.listed(Listing((item("a", 50), item("b", 60)), "60"))
+    mirror.changed(Change("MODIFIED", item("b", 70)))
+
+    assert mirror.listed(Listing((item("b", 20),), "30")) is True
+    assert mirror.slices == {"b": item("b", 20)}
+    assert mirror.changed(Change("MODIFIED", item("b", 31))) is True
+
+
+def test_a_look_of_its_own_finds_that_out_too() -> None:
+    mirror = Mirror()
+    mirror.listed(Listing((item("a", 50),), "60"))
+
+    assert mirror.listed(Listing((), "30"), since=mirror.heard) is True
+    assert mirror.slices == {}
+    assert mirror.listed(Listing((), "31"), since=mirror.heard) is False
+
+
+def test_a_look_of_its_own_that_was_overtaken_is_no_backup() -> None:
+    mirror = Mirror()
+    mirror.listed(Listing((item("a", 5),), "5"))
+    asked = mirror.heard
+    mirror.changed(Change("ADDED", item("b", 7)))
+
+    mirror.listed(Listing((item("a", 5),), "6"), since=asked)
+
+    assert set(mirror.slices) == {"a", "b"}
+
+
 def test_a_deletion_of_ours_is_no_news_when_it_is_heard() -> None:
     mirror = Mirror()
     mirror.listed(Listing((item("a", 5),), "5"))

@@ -289,6 +289,20 @@ async def test_quantities_that_the_server_spells_otherwise_are_no_difference(sta
 
 
 @pytest.mark.field_case("B03")
+async def test_a_server_that_was_restored_from_a_backup_is_told_what_it_lacks(
+    stage: Stage, server: FakeApiServer
+) -> None:
+    backup = server.backup()
+    await stage.offer(*many(3))
+    for count in range(50):
+        server.edit("nodes", NODE).update(metadata={"annotations": {"n": str(count)}})
+    await stage.offer(*many(4))
+
+    server.restore(backup)
+
+    await server.until(lambda: len(published_devices(server)) == 4)
+
+
 async def test_a_kubelet_that_wipes_its_nodes_slices_sees_them_come_back(
     stage: Stage, server: FakeApiServer
 ) -> None:

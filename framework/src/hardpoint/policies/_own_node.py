@@ -44,7 +44,8 @@ class OwnNode:
     def __init__(self, kube: Kube, agent: Agent, source: str, changed: Callable[[], None]) -> None:
         self._kube, self._agent, self._changed = kube, agent, changed
         self._source, self._faults = f"{source}: Node", Faults(agent)
-        self._version = -1
+        self._version = self._heard = -1
+        """Of what is believed, and of what the server itself has told: never a write's answer."""
         self.known = False
         """True once the API server has said whether there is one."""
         self.found: Json | None = None
@@ -60,10 +61,10 @@ class OwnNode:
             async for each in news:
                 if isinstance(each, Listing):
                     self._listed(each)
-                elif each.type == "DELETED":
-                    self._take(None, each.object)
                 else:
-                    self._take(each.object, each.object)
+                    self._heard = max(self._heard, _version(each.object))
+                    gone = each.type == "DELETED"
+                    self._take(None if gone else each.object, each.object)
                 self._changed()
 
     def wrote(self, stored: Json) -> None:
@@ -71,8 +72,16 @@ class OwnNode:
         self._take(stored, stored)
 
     def _listed(self, listing: Listing) -> None:
+        """Replace what is known, but for an answer that came while this was under way.
+
+        A list is never older than what the server told before it, unless that was restored from a
+        backup: then nothing counts that was said before.
+        """
         self.known = True
         version = decimal(listing.version) or 0
+        if version < self._heard:
+            self._version = -1
+        self._heard = version
         if listing.items:
             self._take(listing.items[0], listing.items[0])
         elif version >= self._version:
@@ -80,7 +89,7 @@ class OwnNode:
 
     def _take(self, found: Json | None, said: Json) -> None:
         """Believe the newest: a write's answer may come after the news of what happened later."""
-        version = decimal(str(said["metadata"].get("resourceVersion", ""))) or 0
+        version = _version(said)
         if version >= self._version:
             self.found, self._version = found, version
 
@@ -89,6 +98,11 @@ class OwnNode:
             self._faults.clear(self._source)
         else:
             self._faults.say(self._source, str(error))
+
+
+def _version(item: Json) -> int:
+    """Resource versions are numbers that grow with every write (enhancement 5504)."""
+    return decimal(str(item["metadata"].get("resourceVersion", ""))) or 0
 
 
 class Writer:

@@ -81,6 +81,14 @@ class Logged:
     before: Json | None
 
 
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """All that a server has stored, as ``etcdctl snapshot save`` keeps it."""
+
+    revision: int
+    objects: dict[Kind, dict[tuple[str, str], Stored]]
+
+
 class Store:
     """Objects in their stored version. Bodies that it hands out are not to be changed."""
 
@@ -100,6 +108,16 @@ class Store:
         """Forget what led here: older watches and pages get 410."""
         self.compacted = self.revision
         self.log.clear()
+
+    def backup(self) -> Backup:
+        """Return all that is stored."""
+        return Backup(self.revision, {kind: dict(all_) for kind, all_ in self._objects.items()})
+
+    def restore(self, backup: Backup) -> None:
+        """Be what was stored then; nothing is known of what came after it."""
+        self.revision = backup.revision
+        self._objects = {kind: dict(all_) for kind, all_ in backup.objects.items()}
+        self.compact()
 
     # -- reading ----------------------------------------------------------------------------------
 

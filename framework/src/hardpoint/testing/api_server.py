@@ -38,7 +38,7 @@ from hardpoint.testing._api_paths import (
     verb_of,
 )
 from hardpoint.testing._api_status import ApiProblem, Json, named, qualified
-from hardpoint.testing._api_store import EVICTION, Kind, Store
+from hardpoint.testing._api_store import EVICTION, Backup, Kind, Store
 from hardpoint.testing._api_verbs import Asked, Verbs
 from hardpoint.testing._api_watch import Target, shown
 
@@ -173,6 +173,16 @@ class FakeApiServer:
         """Forget the past: a watch from before gets 410."""
         self._store.compact()
         self._store.wake()
+
+    def backup(self) -> Backup:
+        """Return all that is stored, for ``restore``."""
+        return self._store.backup()
+
+    def restore(self, backup: Backup) -> None:
+        """Start anew from a backup: resource versions go back, and will be used a second time."""
+        self.down = True
+        self._store.restore(backup)
+        self.down = False
 
     @property
     def _unsynced(self) -> bool:

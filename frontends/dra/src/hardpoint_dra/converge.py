@@ -125,9 +125,10 @@ class Convergence:
 
     async def list_afresh(self) -> None:
         """Compare with the server's list, which trusts nothing that we believe."""
-        listing = await self._kube.list(self.resource, fields=self.fields)
-        items = tuple(self.decoded(item) for item in listing.items)
-        self.disturbed = self.mirror.listed(Listing(items, listing.version)) or self.disturbed
+        heard = self.mirror.heard
+        found = await self._kube.list(self.resource, fields=self.fields)
+        listing = Listing(tuple(self.decoded(item) for item in found.items), found.version)
+        self.disturbed = self.mirror.listed(listing, heard) or self.disturbed
         self._node_uid = ""
 
     async def _pool(self) -> Pool:

@@ -21,6 +21,8 @@ class Mirror:
         """True once there was a listing."""
         self._objects: dict[str, Json] = {}
         self._versions: dict[str, int] = {}
+        self.heard = -1
+        """The newest version that the watch has told."""
 
     @property
     def slices(self) -> Mapping[str, Json]:
@@ -33,9 +35,18 @@ class Mirror:
         self._objects.clear()
         self._versions.clear()
 
-    def listed(self, listing: Listing) -> bool:
-        """Take over a listing, but for what was learnt after it was made."""
-        at = _number(listing.version)
+    def listed(self, listing: Listing, since: int | None = None) -> bool:
+        """Take over a listing, but for what was learnt after it was made.
+
+        It is never older than what the watch told before it was asked for, unless the server was
+        restored from a backup: then nothing counts that was learnt before. ``since`` is what was
+        ``heard`` by then, where it is not the watch's own listing.
+        """
+        at, before = _number(listing.version), self.heard if since is None else since
+        if at < before:
+            self.forget()
+        if since is None or at < before:
+            self.heard = at
         found = {str(item["metadata"]["name"]): item for item in listing.items}
         news = not self.ready
         self.ready = True
@@ -49,6 +60,7 @@ class Mirror:
 
     def changed(self, change: Change) -> bool:
         """Take over an event; False for the echo of a write of ours, and for what is old."""
+        self.heard = max(self.heard, _version(change.object))
         if change.type == "DELETED":
             return self._drop(str(change.object["metadata"]["name"]), _version(change.object))
         return self._take(change.object)
