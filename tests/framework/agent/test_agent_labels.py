@@ -9,6 +9,15 @@ from hardpoint._core.plugins.discovery import Plugin
 
 from .conftest import World
 
+VERY_MANY = {f"gpu-{number}": "true" for number in range(300)}
+
+
+class Lazy(dict[str, str]):
+    """Labels that fail when they are looked at."""
+
+    def items(self) -> Any:
+        raise RuntimeError("NVML is away")
+
 
 class Played:
     """A plugin that says what a test says, or fails."""
@@ -45,9 +54,11 @@ async def test_what_a_plugin_has_said_stands_while_it_fails(world: World) -> Non
     gpus, switches = Played(gpu_count="8"), Played(switch_count="2")
     async with world.agent(gpus.plugin("a"), switches.plugin("b")) as agent:
         await agent.labels()
-        for failing in (OSError("NVML is away"), ["gpu.count"]):
+        for failing in (OSError("NVML is away"), ["gpu.count"], VERY_MANY, Lazy(gpu="8")):
             gpus.labels, switches.labels = failing, {"switch.count": "3"}
             assert await agent.labels() == {"gpu.count": "8", "switch.count": "3"}
+
+            assert "driver/a label_node" in {one.source for one in agent.board.entries}
 
         gpus.labels = {}
         assert await agent.labels() == {"switch.count": "3"}

@@ -123,6 +123,47 @@ async def test_a_key_that_no_label_may_have_costs_only_itself(node_world: NodeWo
         assert said.startswith("-x, a/b/c, gpu count: ")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kubernetes.io/hostname",
+        "node-role.kubernetes.io/gpu",
+        "topology.kubernetes.io/zone",
+        "x.k8s.io/y",
+    ],
+)
+async def test_no_plugin_says_where_the_clusters_pods_are_placed(
+    node_world: NodeWorld, key: str
+) -> None:
+    """Once nobody earns it any more it would be gone, and the kubelet sets it at its start alone."""
+    node_world.agent.set_state(earned={key: "other", "gpu.count": "8"})
+    async with node_world.kept():
+        await node_world.until(node_world.labels)
+
+        assert node_world.labels() == {"hardpoint.dev/gpu.count": "8"}
+        assert node_world.node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
+        (said,) = node_world.agent.faults["policy/node_status: labels"]
+        assert said.startswith(f"{key}: ")
+
+
+async def test_an_admin_says_what_role_a_node_has(node_world: NodeWorld) -> None:
+    own = {"node-role.kubernetes.io/gpu": ""}
+    node_world.agent.set_state(earned={"gpu.count": "8"})
+    async with node_world.kept(labels=own, prefix="gpu.k8s.io"):
+        await node_world.until(node_world.labels)
+
+        assert node_world.labels() == {**own, "gpu.k8s.io/gpu.count": "8"}
+
+
+async def test_of_very_many_bad_keys_a_few_are_named(node_world: NodeWorld) -> None:
+    node_world.agent.set_state(earned={f"a b{number:03}": "1" for number in range(200)})
+    async with node_world.kept():
+        await node_world.agent.until(lambda: bool(node_world.agent.faults))
+
+    (said,) = node_world.agent.faults["policy/node_status: labels"]
+    assert said.startswith("a b000, a b001, a b002, a b003, a b004 and 195 more: ")
+
+
 # -- capabilities ---------------------------------------------------------------------------------
 
 

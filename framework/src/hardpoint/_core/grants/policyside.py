@@ -52,7 +52,7 @@ class PolicySide:
         self._pending: frozenset[str] = frozenset()
         self._vetoed: frozenset[str] = frozenset()
         """Types of the conditions that vetoes stand for."""
-        self._earned: dict[str, Mapping[Any, Any]] = {}
+        self._earned: dict[str, Mapping[str, str]] = {}
         """What each plugin said last of the labels that the node earns."""
         self.conditions = Conditions(self.alter)
         self.lost = Lost(agent.paths.state, self.conditions)
@@ -169,12 +169,11 @@ class PolicySide:
 
         Of one that fails what it said last stands: that nobody can count is not that there is none.
         """
-        answers = (await self._relay.gather("label_node")).items()
-        self._earned |= {p: dict(said) for p, said in answers if isinstance(said, Mapping)}
+        self._earned |= await self._relay.gather("label_node")
         found: dict[str, str] = {}
         for plugin in self._relay.implementations("label_node"):
             for key, value in self._earned.get(plugin, {}).items():
-                if found.setdefault(str(key), str(value)) != str(value):
+                if found.setdefault(key, value) != value:
                     _log.debug("a label of two plugins key=%s second=%s", key, plugin)
         return found
 

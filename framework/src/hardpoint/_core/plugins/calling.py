@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar, get_origin
 
@@ -43,6 +43,9 @@ _ANSWERS: dict[str, Any] = {
 }
 """What a hook may answer; what ``publish_devices`` lists is checked item by item."""
 
+MOST_LABELS = 256
+"""Labels that one plugin says a node has earned: with very many the API takes none of them, nor
+what else is said of the node with them."""
 _LONGEST_REFUSAL = 1000
 
 
@@ -139,6 +142,8 @@ def check_bound(count: int) -> None:
 
 def checked(hook: str, answer: Any) -> Any:
     """Return an answer, a list as a tuple. Raises ``TypeError`` where it is not what it must be."""
+    if hook == "label_node":
+        return _labels(answer)
     wanted = _ANSWERS.get(hook)
     if wanted is None:
         return answer
@@ -151,6 +156,15 @@ def checked(hook: str, answer: Any) -> Any:
         whole = wrong.removeprefix(": found ")
         raise TypeError(f"answered {whole if whole != wrong else wrong}")
     return answer
+
+
+def _labels(answer: Any) -> dict[str, str]:
+    """Return a node's labels as text. Raises ``TypeError``, and ``TooMany``."""
+    if not isinstance(answer, Mapping):
+        raise TypeError(f"answered {type(answer).__name__}, want mapping")
+    if len(answer) > MOST_LABELS:
+        raise TooMany(f"answered {len(answer)} labels, at most {MOST_LABELS} are read")
+    return {str(key): str(value) for key, value in answer.items()}
 
 
 def refusal(error: Refuse | TryAgain) -> Refuse | TryAgain:

@@ -28,6 +28,8 @@ SOURCE = "policy/node_status"
 DRIFT = "TaintsDrift"
 UNUSABLE = "unusable"
 """The taint while a condition is true, below the prefix."""
+_NAMED = 5
+"""Names of very many that a fault has."""
 REGISTERED = "registered-taints"
 """The annotation that remembers which taints the settings have named, below the prefix."""
 
@@ -122,13 +124,14 @@ class Keeping:
     def _labels(self, earned: Mapping[str, str]) -> dict[str, str]:
         governed = bool(self._agent.governed())
         found, bad = labels.wanted(self._settings, earned, governed=governed)
-        self._complain("labels", bad, "no label may be called so")
+        self._complain("labels", bad, "no label of a plugin's may be called so")
         return found
 
     def _complain(self, what: str, bad: tuple[str, ...], why: str) -> None:
         source = f"{SOURCE}: {what}"
         if bad:
-            self._faults.say(source, f"{', '.join(sorted(bad))}: {why}")
+            more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+            self._faults.say(source, f"{', '.join(sorted(bad)[:_NAMED])}{more}: {why}")
         else:
             self._faults.clear(source)
 

@@ -18,6 +18,9 @@ LONGEST = 63
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _ODD = re.compile(r"[^-A-Za-z0-9_.]+")
 _ENDS = "-_."
+_TAKEN = ("kubernetes.io", "k8s.io")
+"""Domains of the cluster's own labels: by ``kubernetes.io/hostname`` and its like pods are placed,
+and one that we had said would be removed from the Node once nobody earns it any more."""
 
 
 def is_key(key: str) -> bool:
@@ -25,6 +28,11 @@ def is_key(key: str) -> bool:
     domain, slash, name = key.rpartition("/")
     named = len(name) <= LONGEST and _NAME.fullmatch(name) is not None
     return named and (not slash or is_subdomain(domain))
+
+
+def _is_taken(name: str) -> bool:
+    domain = name.rpartition("/")[0]
+    return any(domain == one or domain.endswith(f".{one}") for one in _TAKEN)
 
 
 def is_value(value: str) -> bool:
@@ -51,7 +59,7 @@ def wanted(
     bad: list[str] = []
     for name, value in earned.items():
         key = name if "/" in name else f"{settings.prefix}/{name}"
-        if is_key(key):
+        if is_key(key) and not _is_taken(name):
             found[key] = fitting(str(value))
         else:
             bad.append(printable(name)[:80])
