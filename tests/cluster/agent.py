@@ -26,8 +26,43 @@ _MORTAL = ("setpriv", "--pdeathsig", "KILL")
 """Ends the agent with the tests, however they end."""
 
 
+class Token:
+    """The agent's token, bound to a pod on the node as pods' own tokens are; a kubelet renews it.
+
+    The authorizer reads the node's name from it (KEP-4193), for ``associated-node:…``.
+    """
+
+    def __init__(self, witness: Witness, node: str, file: Path) -> None:
+        self._witness, self.file = witness, file
+        spec = {
+            "nodeName": node,
+            "hostNetwork": True,
+            "serviceAccountName": HOME,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [container()],
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _pod(node)}, "spec": spec}
+        made = witness.create(body, HOME)
+        bound = {"name": _pod(node), "uid": made["metadata"]["uid"]}
+        self._pod = {"kind": "Pod", "apiVersion": "v1"} | bound
+        self.renew()
+
+    def renew(self, seconds: int = 7200) -> None:
+        """Write another one, good for so long."""
+        request = {"spec": {"expirationSeconds": seconds, "boundObjectRef": self._pod}}
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"} | request
+        path = f"/api/v1/namespaces/{HOME}/serviceaccounts/{HOME}/token"
+        answer = json.loads(self._witness.ask("POST", path, asked))
+        self.file.write_text(answer["status"]["token"])
+
+
 class AgentProcess:
     """``hardpoint run`` on one node. ``log`` has all its lives."""
+
+    token: Token
+    """What it calls the API server with; only where ``agent_on`` made it."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], words: tuple[str, ...]) -> None:
         self.log, self.environment, self._words = log, dict(environment), words
@@ -68,6 +103,12 @@ class AgentProcess:
             self._process.send_signal(how)
             self._process.wait(60)
 
+    def memory(self) -> int:
+        """Return how much memory it has of its own and of others, in bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        return int(line.split()[1]) << 10
+
     def says(self, *words: str) -> Any:
         """Return what a read command answers as JSON: ``says("holds")``."""
         done = subprocess.run(
@@ -94,6 +135,7 @@ def agent_on(
 ) -> AgentProcess:
     """Return an agent for a node, not yet started."""
     state = cluster.state / f"agent-{node}"
+    token = Token(witness, node, cluster.state / f"{_pod(node)}.token")
     environment = {
         "HARDPOINT_NODE_NAME": node,
         "POD_NAMESPACE": HOME,
@@ -101,10 +143,12 @@ def agent_on(
         "HARDPOINT_PATHS__STATE": str(state),
         "HARDPOINT_KUBE__URL": cluster.server,
         "HARDPOINT_KUBE__CA_FILE": str(cluster.authority),
-        "HARDPOINT_KUBE__TOKEN_FILE": str(_token(cluster, witness, node)),
+        "HARDPOINT_KUBE__TOKEN_FILE": str(token.file),
         **{f"HARDPOINT_PATHS__{k.upper()}": str(v) for k, v in cluster.paths(node).items()},
     }
-    return AgentProcess(cluster.logs / f"{node}-agent.log", environment | dict(settings), words)
+    made = AgentProcess(cluster.logs / f"{node}-agent.log", environment | dict(settings), words)
+    made.token = token
+    return made
 
 
 def grant_role(witness: Witness, *drivers: str) -> None:
@@ -114,33 +158,6 @@ def grant_role(witness: Witness, *drivers: str) -> None:
     assert "[hardpoint.dev, gpu.hardpoint.dev]" in text
     names = ", ".join(("hardpoint.dev", "gpu.hardpoint.dev", *drivers))
     witness.apply(text.replace("hardpoint.dev, gpu.hardpoint.dev", names))
-
-
-def _token(cluster: Cluster, witness: Witness, node: str) -> Path:
-    """Return a file with a token that is bound to a pod on the node, as pods' own tokens are.
-
-    The authorizer reads the node's name from it (KEP-4193), for ``associated-node:…``.
-    """
-    name = _pod(node)
-    spec = {
-        "nodeName": node,
-        "hostNetwork": True,
-        "serviceAccountName": HOME,
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 0,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [container()],
-    }
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-    made = witness.create(body, HOME)
-    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": made["metadata"]["uid"]}
-    request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound}}
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"} | request
-    path = f"/api/v1/namespaces/{HOME}/serviceaccounts/{HOME}/token"
-    answer = json.loads(witness.ask("POST", path, asked))
-    file = cluster.state / f"{name}.token"
-    file.write_text(answer["status"]["token"])
-    return file
 
 
 def _pod(node: str) -> str:

@@ -188,6 +188,8 @@ def said(error: BaseException) -> str:
     Never a header, which h11 quotes where it is malformed, nor what a program for tokens said.
     """
     name, text = type(error).__name__, str(error)
+    if not text and name in ("ConnectError", "ReadError", "WriteError"):  # as TLS leaves it
+        text = "the connection broke off"
     if text.startswith("Exec "):  # lightkube: "Exec <command> returned <status>: <its stderr>"
         text = text.partition(": ")[0]
     return name if "header" in text.lower() else f"{name}: {text:.200}".rstrip(": ")

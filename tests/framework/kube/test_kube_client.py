@@ -358,6 +358,22 @@ async def test_an_answer_cut_off_is_unreachable(kube: Kube, server: FakeApiServe
         await kube.get(NODES, "node-a")
 
 
+async def test_a_balancer_with_no_server_behind_it_is_said_to_break_connections_off() -> None:
+    async def hang_up(stream: anyio.abc.SocketStream) -> None:
+        await stream.aclose()
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, hang_up)
+        port = listener.extra(SocketAttribute.local_port)
+        async with Kube.at(f"https://127.0.0.1:{port}") as kube:
+            with pytest.raises(KubeUnreachable, match="ConnectError: the connection broke off"):
+                await kube.get(NODES, "node-a")
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("body", [b"<html>bad gateway</html>", b"[]", b"{", b"\xff\xfe", b""])
 async def test_an_answer_that_is_no_object_is_unreachable(body: bytes) -> None:
     async def answer(stream: Any) -> None:

@@ -247,7 +247,7 @@ class Reaper:
         result = await self._ask(name, overstay, suspect)
         pause = _LATER if result.what is Reaped.LATER else self._around.timings().again_after
         suspect.due = self._clock() + pause
-        _log.info(
+        _log.debug(
             "reap pod=%s/%s attempt=%d what=%s why=%r",
             *name,
             suspect.attempt,
