@@ -20,10 +20,13 @@ SYSTEMD = (
 
 _OPENS = "keep = os.open(path, os.O_RDWR | os.O_NOCTTY)"
 _MAPS = """
-fd = os.open(path, os.O_RDWR)
-keep = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)
+libc, fd = ctypes.CDLL(None), os.open(path, os.O_RDWR)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 5]
+size = mmap.PAGESIZE
+assert libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, fd, 0) != ctypes.c_void_p(-1).value
 os.close(fd)
-"""
+"""  # not by mmap.mmap, which keeps a descriptor of its own
 _THREAD = """
 def run():
     os.unshare(os.CLONE_FILES) if hasattr(os, "unshare") else libc.unshare(0x400)

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ from hardpoint.grants import Evidence, Release
 from hardpoint.kube import PODS, Json, Kube
 from hardpoint.model import Device, DeviceNode
 from hardpoint.node import Node
-from hardpoint.policies._processes import Found, pod_of
+from hardpoint.policies._processes import Found, Processes, Wanted, pod_of
 from hardpoint.policies.kubepods_processes import KubepodsProcesses, KubepodsProcessesSettings
 from hardpoint.testing import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -43,6 +44,33 @@ def zombie() -> Iterator[int]:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     yield child.pid
     child.wait()
+
+
+def made_up(proc: Procfs, pid: int = 4000, *, maps: str = "", stat: str = "S") -> Path:
+    """Show a process of a pod whose every file is a test's own."""
+    directory = proc.comm(str(pid), "player")
+    own = directory / f"task/{pid}"
+    for made in (directory / "fd", own):
+        made.mkdir(parents=True)
+    (directory / "cgroup").write_text(f"{SYSTEMD}\n")
+    (directory / "stat").write_text(f"{pid} (player (1) {stat} 1 1\n")
+    (own / "fd").symlink_to(directory / "fd")
+    (own / "root").symlink_to("/")
+    (own / "maps").write_text(maps)
+    return directory
+
+
+def cannot_be_looked_into(directory: Path) -> None:
+    """Make what a process has open unreadable, by another error than that of what is gone."""
+    fd = directory / "fd"
+    fd.unlink() if fd.is_symlink() else fd.rmdir()
+    fd.write_text("")
+
+
+def filesystem(path: str | Path) -> str:
+    """Return the filesystem that a file is on, as proc_pid_maps(5) says it."""
+    device = os.stat(path).st_dev
+    return f"{os.major(device):02x}:{os.minor(device):02x}"
 
 
 def release(*nodes: DeviceNode) -> Release:
@@ -99,6 +127,35 @@ async def test_a_mapping_is_found_without_the_right_to_follow_map_files(
     assert len(found.users) == 1
 
 
+async def test_each_mapped_file_is_looked_at_for_itself(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    others = (
+        f"7f01-7f02 r--p 00000000 00:06 2 {tmp_path}\n7f02-7f03 rw-p 00000000 00:00 0 \n"
+        f"7f03-7f04 r--p 00000000 00:06 3 {tmp_path}/gone\n7f04-7f05 rw-p 00000000 00:00 0 [heap]\n"
+    )
+    made_up(proc, maps=others)
+    assert not (await look(proc, tmp_path, device.node)).users
+    maps = f"{others}7f06-7f07 rw-s 00000000 00:06 4                  {device.path}\n"
+    made_up(proc, 4001, maps=maps)
+    (found,) = (await look(proc, tmp_path, device.node)).users
+    assert "process 4001" in found
+
+
+async def test_a_mapping_of_a_deleted_node_that_may_not_be_followed_is_in_use(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    maps = f"7f01-7f02 rw-s 00000000 {filesystem('/dev')} 4 /dev/acme0 (deleted)\n"
+    made_up(proc, 4000, maps=maps)
+    elsewhere = filesystem("/proc")  # as of a library that was replaced, or memory shared by name
+    library = f"7f01-7f02 r-xp 00000000 {elsewhere} 4 /dev/shm/x (deleted)\n"
+    made_up(proc, 4001, maps=library)
+    (found,) = (await look(proc, tmp_path, device.node)).users
+
+    assert "process 4000" in found
+    assert "ESTALE" in found
+
+
 async def test_a_node_that_was_removed_is_still_open(
     proc: Procfs, tmp_path: Path, device: Terminal
 ) -> None:
@@ -113,7 +170,8 @@ async def test_a_node_that_was_removed_is_still_open(
 async def test_processes_that_are_in_no_pod_or_have_other_devices_are_no_users(
     proc: Procfs, tmp_path: Path, device: Terminal
 ) -> None:
-    with process("opens", device.path) as host, process("opens", "/dev/null") as pod:
+    own_table = process("a thread of its own table opens", "/dev/null")
+    with process("opens", device.path) as host, own_table as pod:
         proc.show(host, "0::/system.slice/persistenced.service")
         proc.show(pod)
         before = time.monotonic()
@@ -137,9 +195,7 @@ async def test_a_process_that_cannot_be_looked_into_is_in_use(
     proc: Procfs, tmp_path: Path, device: Terminal
 ) -> None:
     with process("nothing", "") as pid:
-        directory = proc.show(pid)
-        (directory / "fd").unlink()
-        (directory / "fd").write_text("")  # another error than that of what is gone
+        cannot_be_looked_into(proc.show(pid))
         found = await look(proc, tmp_path, device.node)
 
     assert found.users == (
@@ -158,10 +214,84 @@ async def test_a_process_that_ended_meanwhile_has_nothing(
 async def test_a_zombie_that_may_not_be_looked_into_has_nothing(
     proc: Procfs, tmp_path: Path, device: Terminal, zombie: int
 ) -> None:
-    directory = proc.show(zombie)
-    (directory / "fd").unlink()
-    (directory / "fd").write_text("")
+    cannot_be_looked_into(proc.show(zombie))
     assert not (await look(proc, tmp_path, device.node)).users
+
+
+async def test_a_process_that_is_reaped_while_it_is_looked_into_has_nothing(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    cannot_be_looked_into(made_up(proc, 4000, stat="X"))
+    gone = made_up(proc, 4001)
+    cannot_be_looked_into(gone)
+    (gone / "stat").unlink()
+    assert not (await look(proc, tmp_path, device.node)).users
+
+
+async def test_a_process_of_which_nobody_can_say_whether_it_has_ended_is_in_use(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    directory = made_up(proc)
+    cannot_be_looked_into(directory)
+    (directory / "stat").unlink()
+    (directory / "stat").mkdir()
+    assert (await look(proc, tmp_path, device.node)).users
+
+
+async def test_a_process_runs_on_after_its_first_thread_has_ended(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    with process("the first thread ends", device.path) as pid:
+        cannot_be_looked_into(proc.show(pid))
+        (found,) = (await look(proc, tmp_path, device.node)).users
+    assert "cannot be read" in found
+
+
+async def test_a_thread_that_ended_meanwhile_costs_only_itself(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    with process("a thread of its own table opens", device.path) as pid:
+        directory = proc.show(pid)
+        (directory / "task").unlink()
+        tasks = directory / "task"
+        for ended in range(100000000, 100000020):
+            (tasks / f"{ended}").mkdir(parents=True)
+        for task in os.listdir(f"/proc/{pid}/task"):
+            (tasks / task).symlink_to(f"/proc/{pid}/task/{task}")
+        for ended in range(200000000, 200000020):  # it is listed in whatever order
+            (tasks / f"{ended}").mkdir()
+        assert (await look(proc, tmp_path, device.node)).users
+
+
+async def test_a_descriptor_that_was_closed_meanwhile_costs_only_itself(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    fd = made_up(proc) / "fd"
+    for closed in range(20):
+        (fd / f"{closed}").symlink_to(tmp_path / "closed")
+    assert not (await look(proc, tmp_path, device.node)).users
+    (fd / "20").symlink_to(device.path)
+    assert (await look(proc, tmp_path, device.node)).users
+
+
+def test_a_child_that_is_made_during_the_look_is_found_and_found_once(
+    proc: Procfs, device: Terminal
+) -> None:
+    parent = proc.comm("1000", "sh")
+    os.mkfifo(parent / "cgroup")
+
+    def forks(child: int) -> None:
+        with open(parent / "cgroup", "w"):  # it is being read now
+            proc.show(child)
+
+    with process("opens", device.path) as pid:
+        forking = threading.Thread(target=forks, args=(pid,), daemon=True)
+        forking.start()
+        wanted = Wanted.of([device.node], Node(proc=proc.root))
+        found = Processes(proc.root).look(wanted)
+        forking.join()
+
+    assert found == (Found(pid, UID),)
 
 
 async def test_nodes_that_a_live_grant_shares_are_not_looked_for(
@@ -184,6 +314,35 @@ async def test_numbers_that_the_driver_does_not_state_are_the_hosts(
         found = await policy.find_users(release(node), FakeAgent(tmp_path, node=policy.node))
 
     assert found.users
+
+
+@pytest.mark.parametrize(("major", "minor"), [(1, None), (None, 5)])
+async def test_half_a_number_is_none(
+    proc: Procfs, tmp_path: Path, device: Terminal, major: int | None, minor: int | None
+) -> None:
+    node = DeviceNode(path="/dev/acme0", host_path=device.path, major=major, minor=minor)
+    with process("opens", device.path) as pid:
+        proc.show(pid)
+        assert (await look(proc, tmp_path, node)).users
+
+
+async def test_whoever_has_what_is_at_a_devices_path_by_now_does_not_use_the_device(
+    proc: Procfs, tmp_path: Path, device: Terminal
+) -> None:
+    node = Node(name="n", proc=proc.root)
+    policy = KubepodsProcesses(node, KubepodsProcessesSettings())
+    with terminal() as other, process("opens", other.path) as pid:
+        proc.show(pid)
+        renumbered = replace(device.node, host_path=other.path)
+        found = await policy.find_users(release(renumbered), FakeAgent(tmp_path, node=node))
+
+    assert not found.users
+
+
+async def test_a_path_with_a_space_in_it_is_a_path(proc: Procfs, tmp_path: Path) -> None:
+    made_up(proc, maps="7f01-7f02 rw-s 00000000 00:06 4      /dev/acme 0\n")
+    assert (await look(proc, tmp_path, DeviceNode(path="/dev/acme 0"))).users
+    assert not (await look(proc, tmp_path, DeviceNode(path="/dev/acme"))).users
 
 
 @pytest.mark.parametrize("way", ["opens", "maps"])
@@ -272,6 +431,24 @@ def test_a_container_without_the_hosts_processes_cannot_be_asked(
     nothing = Procfs(tmp_path / "empty")
     (nothing.root / "2/comm").unlink()
     assert "hostPID" in _policy(nothing, tmp_path).not_applicable
+
+
+@pytest.mark.parametrize(
+    ("comm", "cgroup", "itself"),
+    [
+        ("bash", "0::/", False),
+        ("kubelet", "", False),  # its cgroup cannot be read
+        ("kubelet", "0::/", True),  # the agent, whatever it is called
+    ],
+)
+def test_who_may_not_be_the_container_runtime_does_not_say_that_all_is_seen(
+    proc: Procfs, tmp_path: Path, comm: str, cgroup: str, itself: bool
+) -> None:
+    proc.comm("2", "bash")
+    (proc.comm("300", comm) / "cgroup").write_text(cgroup)
+    if itself:
+        (proc.root / "self").symlink_to("300")
+    assert "hostPID" in _policy(proc, tmp_path).not_applicable
 
 
 async def test_where_processes_of_pods_are_not_seen_it_is_not_said_that_none_uses_it(

@@ -4,14 +4,17 @@ A container's file descriptors, those of its threads that have a table of their 
 mapped are looked at: a mapping stays when its descriptor is closed. Devices are known by number,
 whatever their node is called in a container and whether it is still there.
 
-What cannot be seen: a descriptor that is in flight in a unix socket's queue, and memory of a device
-that was exported as a dma-buf.
+What cannot be seen: a descriptor that is in flight in a unix socket's queue, memory of a device
+that was exported as a dma-buf, and what a thread with a table of its own has under the very numbers
+that the first thread's table has: to look at all of every thread takes three times as long.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +40,8 @@ _RUNTIMES = frozenset(
 """Who makes the pods' processes. Whoever sees one of them sees all that it has made, since PID
 namespaces are nested (pid_namespaces(7))."""
 
-_FORMAT = 0o170000
-_CHAR, _BLOCK = 0o020000, 0o060000
+_DELETED = " (deleted)"
+"""What procfs puts behind the path of a file that has none any more."""
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
@@ -63,7 +66,7 @@ class Wanted:
 
     def has(self, status: os.stat_result) -> bool:
         """Say whether a file is one of them."""
-        return (status.st_mode & _FORMAT, status.st_rdev) in self.numbers
+        return (stat.S_IFMT(status.st_mode), status.st_rdev) in self.numbers
 
 
 def _numbers(one: DeviceNode, node: Node) -> Iterator[tuple[int, int]]:
@@ -76,7 +79,7 @@ def _numbers(one: DeviceNode, node: Node) -> Iterator[tuple[int, int]]:
 
 
 def _format(type_: NodeType) -> int:
-    return _CHAR if type_ is NodeType.CHAR else _BLOCK
+    return stat.S_IFCHR if type_ is NodeType.CHAR else stat.S_IFBLK
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,6 @@ class Processes:
         look, seen = Look(wanted, self._text("self/cgroup")), set[tuple[str, int]]()
         for _ in range(_ROUNDS):
             fresh = [one for one in self._listed() if one not in seen]
-            if not fresh:
-                break
             seen.update(fresh)
             for name, _inode in fresh:
                 self._examine(name, look)
@@ -147,19 +148,20 @@ class Processes:
     # -- one process ------------------------------------------------------------------------------
 
     def _examine(self, pid: str, look: Look) -> None:
-        pod: str | None = ""
+        pod = ""
         try:
             cgroup = _read(f"{self._proc}/{pid}/cgroup").decode("utf-8", "replace").strip()
-            pod = pod_of(cgroup)
-            if pod is None or cgroup == look.own:
+            known = pod_of(cgroup)
+            if known is None or cgroup == look.own:
                 return
+            pod = known
             if self._uses(f"{self._proc}/{pid}", pid, look):
                 look.found.append(Found(int(pid), pod))
         except _GONE:
-            return
+            pass  # it has ended
         except OSError as error:
             if not self._is_over(pid):
-                look.found.append(Found(int(pid), pod or "", said(error)))
+                look.found.append(Found(int(pid), pod, said(error)))
 
     def _uses(self, directory: str, pid: str, look: Look) -> bool:
         """Say whether a process has a device open or mapped.
@@ -183,7 +185,7 @@ class Processes:
                         return True
                     mapped = bool(maps)
             except _GONE:
-                continue
+                pass  # the thread has ended
         return False
 
     def _is_over(self, pid: str) -> bool:
@@ -223,13 +225,13 @@ def _has_open(directory: str, names: Iterable[str], wanted: Wanted) -> bool:
         try:
             if wanted.has(os.stat(path)) or (wanted.paths and _is_at(path, wanted.paths)):
                 return True
-        except FileNotFoundError:  # it was closed meanwhile
-            continue
+        except FileNotFoundError:
+            pass  # it was closed meanwhile
     return False
 
 
 def _is_at(path: str, paths: frozenset[str]) -> bool:
-    return os.readlink(path).removesuffix(" (deleted)") in paths
+    return os.readlink(path).removesuffix(_DELETED) in paths
 
 
 def _has_mapped(directory: str, task: str, maps: bytes, look: Look) -> bool:
@@ -249,22 +251,31 @@ def _is_device(directory: str, task: str, line: bytes, wanted: Wanted) -> bool:
     if len(fields) < 6 or not fields[5].startswith(b"/"):
         return False
     path = os.fsdecode(fields[5])
-    if path.removesuffix(" (deleted)") in wanted.paths:
+    if path.removesuffix(_DELETED) in wanted.paths:
         return True
     begin, _, end = fields[0].partition(b"-")
     try:
         return wanted.has(os.stat(f"{directory}/map_files/{int(begin, 16):x}-{int(end, 16):x}"))
     except OSError:  # it wants CAP_CHECKPOINT_RESTORE, and goes with the first thread
-        return _is_device_at(f"{task}/root{path}", wanted)
+        return _is_device_at(f"{task}/root", path, fields[3], wanted)
 
 
-def _is_device_at(path: str, wanted: Wanted) -> bool:
+def _is_device_at(root: str, path: str, filesystem: bytes, wanted: Wanted) -> bool:
+    """Say what is mapped by its path. Raises ``OSError`` where it has none any more in ``/dev``.
+
+    Memory that is shared by name is on filesystems of its own below it.
+    """
     try:
-        return wanted.has(os.lstat(path))
+        if path.endswith(_DELETED):
+            dev = os.stat(f"{root}/dev").st_dev
+            if filesystem == b"%02x:%02x" % (os.major(dev), os.minor(dev)):
+                raise OSError(errno.ESTALE, "a file of /dev is mapped that was deleted")
+            return False
+        return wanted.has(os.lstat(f"{root}{path}"))
     except _GONE:
         return False
 
 
 def _read(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        return b"".join(iter(lambda: file.read(1 << 16), b""))
+        return file.read()
