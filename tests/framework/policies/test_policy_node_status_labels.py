@@ -135,7 +135,7 @@ async def test_a_key_that_no_label_may_have_costs_only_itself(node_world: NodeWo
 async def test_no_plugin_says_where_the_clusters_pods_are_placed(
     node_world: NodeWorld, key: str
 ) -> None:
-    """Once nobody earns it any more it would be gone, and the kubelet sets it at its start alone."""
+    """Once nobody earns it any more it would be gone: the kubelet sets it when it starts."""
     node_world.agent.set_state(earned={key: "other", "gpu.count": "8"})
     async with node_world.kept():
         await node_world.until(node_world.labels)

@@ -44,6 +44,7 @@ class OwnNode:
     def __init__(self, kube: Kube, agent: Agent, source: str, changed: Callable[[], None]) -> None:
         self._kube, self._agent, self._changed = kube, agent, changed
         self._source, self._faults = f"{source}: Node", Faults(agent)
+        self._named = f"{source}: name"
         self._version = self._heard = -1
         """Of what is believed, and of what the server itself has told: never a write's answer."""
         self.known = False
@@ -65,6 +66,7 @@ class OwnNode:
                     self._heard = max(self._heard, _version(each.object))
                     gone = each.type == "DELETED"
                     self._take(None if gone else each.object, each.object)
+                self._say_missing(name)
                 self._changed()
 
     def wrote(self, stored: Json) -> None:
@@ -93,6 +95,14 @@ class OwnNode:
         if version >= self._version:
             self.found, self._version = found, version
 
+    def _say_missing(self, name: str) -> None:
+        """Say that nothing can be said of a Node that is not there; one may be made anew."""
+        if self.found is None:
+            why = "the agent's name for its node is the setting `node`, or NODE_NAME"
+            self._faults.say(self._named, f"the API server has no Node {name}: {why}")
+        else:
+            self._faults.clear(self._named)
+
     def _say_trouble(self, error: KubeError | None) -> None:
         if error is None:
             self._faults.clear(self._source)
@@ -105,6 +115,21 @@ def _version(item: Json) -> int:
     return decimal(str(item["metadata"].get("resourceVersion", ""))) or 0
 
 
+class Budget:
+    """``most`` at once, and then one in ``every`` seconds: what flaps must not flood a cluster."""
+
+    def __init__(self, most: int, every: float, clock: Callable[[], float]) -> None:
+        self._most, self._every, self._clock = most, every, clock
+        self._left, self._at = float(most), clock()
+
+    def take(self) -> float:
+        """Count one, and return how many seconds the next one has to wait."""
+        now = self._clock()
+        back = max(0.0, now - self._at) / self._every
+        self._left, self._at = min(float(self._most), self._left + back) - 1, now
+        return max(0.0, 1 - self._left) * self._every
+
+
 class Writer:
     """Does one thing again whenever it was touched: seldom, and with back-off while it fails.
 
@@ -112,9 +137,16 @@ class Writer:
     """
 
     def __init__(
-        self, agent: Agent, source: str, act: Callable[[], Awaitable[bool]], *, gap: float
+        self,
+        agent: Agent,
+        source: str,
+        act: Callable[[], Awaitable[bool]],
+        *,
+        gap: float,
+        budget: Budget,
     ) -> None:
-        self._faults, self._source, self._act, self._gap = Faults(agent), source, act, gap
+        self._faults, self._source, self._act = Faults(agent), source, act
+        self._gap, self._budget = gap, budget
         self._touched = anyio.Event()
         self._away, self._refused = Backoff(1.0, 30.0), Backoff(5.0, 600.0)
 
@@ -141,4 +173,4 @@ class Writer:
         self._faults.clear(self._source)
         self._away.reset()
         self._refused.reset()
-        return self._gap if wrote else 0.0
+        return max(self._gap, self._budget.take()) if wrote else 0.0

@@ -40,8 +40,16 @@ class Before:
         found = self.conditions.get(type_)
         if found is None:
             return None
-        words = (str(found.get(key) or "") for key in ("status", "reason", "message"))
-        return Said(*words)
+        return _said(found)
+
+
+def words(listed: Iterable[Json]) -> list[tuple[str, Said]]:
+    """Return what conditions say, without the times."""
+    return [(str(one.get("type")), _said(one)) for one in listed]
+
+
+def _said(found: Json) -> Said:
+    return Said(*(str(found.get(key) or "") for key in ("status", "reason", "message")))
 
 
 def named(

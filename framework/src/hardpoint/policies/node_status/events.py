@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from hardpoint.errors import KubeError
+from hardpoint.errors import KubeError, KubeInvalid
 
 if TYPE_CHECKING:
     from hardpoint.kube import Json, Kube
     from hardpoint.model import Event
     from hardpoint.policies.node_status.conditions import Before
+
+_log = logging.getLogger("hardpoint.node_status")
 
 NAMESPACE = "default"
 """Where Events about what is in no namespace belong: the API takes them nowhere else."""
@@ -71,18 +74,27 @@ class Happenings:
         if happened:
             self.touch()
 
-    async def tell(self, kube: Kube, node: Json) -> None:
-        """Write an Event for each. Raises ``KubeError``; what is not written is told later."""
+    async def tell(self, kube: Kube, node: Json) -> bool:
+        """Write an Event for the oldest; say whether one was written.
+
+        Raises ``KubeError``; what is not written is told later, but for what the API takes never.
+        """
         from hardpoint.kube import EVENTS
 
-        while self._waiting:
-            one = self._waiting.popleft()
-            try:
-                await kube.create(EVENTS, _written(one, node), namespace=NAMESPACE)
-            except KubeError:
-                if len(self._waiting) < _MOST:
-                    self._waiting.appendleft(one)
-                raise
+        if not self._waiting:
+            return False
+        one = self._waiting.popleft()
+        try:
+            await kube.create(EVENTS, _written(one, node), namespace=NAMESPACE)
+        except KubeInvalid as error:
+            _log.warning("not told reason=%s why=%r", one.reason, str(error))
+        except KubeError:
+            if len(self._waiting) < _MOST:
+                self._waiting.appendleft(one)
+            raise
+        if self._waiting:
+            self.touch()
+        return True
 
 
 def turned(written: Iterable[Json], before: Before, now: float) -> Iterator[Happened]:
@@ -110,7 +122,7 @@ def _written(one: Happened, node: Json) -> Json:
             "uid": node["metadata"]["uid"],
         },
         "reason": one.reason,
-        "message": one.message.encode()[:_LONGEST].decode(errors="ignore"),
+        "message": one.message.encode(errors="replace")[:_LONGEST].decode(errors="ignore"),
         "type": "Warning" if one.warning else "Normal",
         "source": {"component": "hardpoint", "host": name},
         "firstTimestamp": time_,

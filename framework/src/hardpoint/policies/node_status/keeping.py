@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,8 +13,9 @@ import anyio
 
 from hardpoint.grants import NodeCondition
 from hardpoint.kube import NODES, Json
-from hardpoint.policies._own_node import Faults, OwnNode, Sleep, Writer
+from hardpoint.policies._own_node import Budget, Faults, OwnNode, Sleep, Writer
 from hardpoint.policies.node_status import conditions, events, labels, owned, taints
+from hardpoint.policies.node_status.contest import Contest
 from hardpoint.policies.node_status.settings import KUBELETS
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ class Pace:
     settle: float = 60.0
     sleep: Sleep = anyio.sleep
     wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    writes: int = 30
+    """Before what flaps is written once a minute."""
+    events: int = 64
+
+    def budget(self, most: int) -> Budget:
+        """Return what a writer may spend."""
+        return Budget(most, 60.0, self.clock)
 
 
 class Keeping:
@@ -57,14 +66,20 @@ class Keeping:
     ) -> None:
         self._agent, self._settings, self._kube, self._pace = agent, settings, kube, pace
         self._own = OwnNode(kube, agent, SOURCE, self._touch)
-        self._status = Writer(agent, f"{SOURCE}: status", self._say, gap=pace.gap)
-        self._taint = Writer(agent, f"{SOURCE}: taint", self._set_taint, gap=pace.gap)
-        self._events = Writer(agent, f"{SOURCE}: events", self._tell, gap=0.0)
+        self._status = self._writer("status", self._say, pace.gap, pace.writes)
+        self._taint = self._writer("taint", self._set_taint, pace.gap, pace.writes)
+        self._events = self._writer("events", self._tell, 0.0, pace.events)
         self._happened = happened or events.Happenings()
         self._happened.touch = self._events.touch
-        self._faults = Faults(agent)
+        self._faults, self._contest = Faults(agent), Contest(pace.clock)
         self._noted: dict[str, object] = {}
         self._settled = False
+
+    def _writer(
+        self, what: str, act: Callable[[], Awaitable[bool]], gap: float, most: int
+    ) -> Writer:
+        budget = self._pace.budget(most)
+        return Writer(self._agent, f"{SOURCE}: {what}", act, gap=gap, budget=budget)
 
     async def run(self) -> None:
         """Keep it in step for ever."""
@@ -101,6 +116,7 @@ class Keeping:
         before = _before(node, ours)
         true = self._conditions(before)
         self._note({"labels": said, "conditions": [one["type"] for one in true]})
+        self._complain_of_others()
         if _is_said(node, ours, said, notes, true):
             return False
         name = node["metadata"]["name"]
@@ -111,6 +127,7 @@ class Keeping:
         # Labels go with the status: what a kubelet's own credentials may do too, in one write.
         stored = await self._kube.apply(NODES, body, subresource="status", manager=owned.MANAGER)
         self._own.wrote(stored)
+        self._contest.wrote((said, notes, conditions.words(true)))
         if self._settings.events:
             self._happened.put(*events.turned(true, before, self._pace.wall()))
         _log.info("said node=%s labels=%d conditions=%d", name, len(said), len(true))
@@ -135,11 +152,18 @@ class Keeping:
         else:
             self._faults.clear(source)
 
+    def _complain_of_others(self) -> None:
+        source = f"{SOURCE}: kept"
+        if self._contest.lasts:
+            why = "a webhook, another controller or a second agent of this node changes it"
+            self._faults.say(source, f"what is said of the Node does not stay so: {why}")
+        else:
+            self._faults.clear(source)
+
     async def _tell(self) -> bool:
-        """Tell what has happened, as Events of the Node."""
-        if self._own.found is not None:
-            await self._happened.tell(self._kube, self._own.found)
-        return False
+        """Tell what has happened, as Events of the Node, one at a time."""
+        node = self._own.found
+        return node is not None and await self._happened.tell(self._kube, node)
 
     def _conditions(self, before: conditions.Before) -> tuple[Json, ...]:
         raised = self._agent.conditions()
