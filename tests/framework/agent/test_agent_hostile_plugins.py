@@ -16,6 +16,7 @@ from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.state import read_status
 from hardpoint.errors import HoldError
+from hardpoint.grants import NodeCondition
 from hardpoint.model import Capacity, Condition, Delivery, Part, Taint, Topology, Unread, Version
 
 from .conftest import World, claim, reading, until
@@ -307,3 +308,42 @@ async def test_a_frontend_may_note_what_is_no_json_without_ending_the_report(wor
             while "theirs" not in read_status(world.paths.state).get("notes", {}):  # noqa: ASYNC110 - nor does a file
                 await anyio.sleep(0.05)
         assert read_status(world.paths.state)["faults"][0]["message"] == "lost"
+
+
+async def test_a_policy_that_raises_very_many_conditions_keeps_none_of_the_agents_own_off_the_node(
+    world: World,
+) -> None:
+    many = [Veto(**VETO, condition=(f"Type{number}", "Why")) for number in range(100)]
+    bad = _bad("policy", veto_devices=lambda self: many)
+    async with world.agent(bad) as agent:
+        for number in range(100):
+            agent.raise_condition(NodeCondition(type=f"Other{number}", reason="Why", message="so"))
+        assert len(agent.conditions()) == 64
+        assert "conditions" in {one.source for one in agent.board.entries}
+
+        agent.policies.conditions.set("ReleaseStuck", "PodsHoldDevices", "a-1")  # as releases do
+        again = NodeCondition(type="Type1", reason="Why", message="other words")
+        agent.raise_condition(again)
+        assert again in agent.conditions()
+        assert "ReleaseStuck" in {one.type for one in agent.conditions()}
+
+        for one in agent.conditions():
+            agent.clear_condition(one.type)
+        agent.raise_condition(again)
+        assert "conditions" not in {one.source for one in agent.board.entries}
+
+
+async def test_vetoes_of_one_condition_with_two_reasons_are_one_that_does_not_flap(
+    world: World,
+) -> None:
+    both = [
+        Veto(device="radio0", reason="a rival has it", condition=("Exposed", "Rival")),
+        Veto(device="radio1", reason="so has this one", condition=("Exposed", "Runtime")),
+    ]
+    bad = _bad("policy", veto_devices=lambda self: both)
+    async with world.agent(bad) as agent:
+        await until(agent, lambda offer: not offer.devices)
+        said = NodeCondition(
+            type="Exposed", reason="Rival", message="a rival has it so has this one"
+        )
+        assert agent.conditions() == (said,)

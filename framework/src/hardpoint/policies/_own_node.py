@@ -98,7 +98,7 @@ class OwnNode:
     def _say_missing(self, name: str) -> None:
         """Say that nothing can be said of a Node that is not there; one may be made anew."""
         if self.found is None:
-            why = "the agent's name for its node is the setting `node`, or NODE_NAME"
+            why = "the agent's name for its node is the setting `node_name`, or NODE_NAME"
             self._faults.say(self._named, f"the API server has no Node {name}: {why}")
         else:
             self._faults.clear(self._named)

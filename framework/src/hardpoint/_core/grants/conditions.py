@@ -11,6 +11,8 @@ UNAVAILABLE = "PodResourcesUnavailable"
 """The kubelet does not say which pod has what; policies that ask it have the same word for it."""
 _LONGEST = 4096
 """Characters of a message: the API takes 32768 bytes."""
+MOST = 64
+"""Conditions of policies that stand at once: with very many the API takes none of the Node's."""
 _LONGEST_WORD = 316
 """Of a type, which the API takes with a prefix; a reason may be longer."""
 
@@ -37,6 +39,10 @@ class Conditions:
         if self._standing.get(condition.type) != condition:
             self._standing[condition.type] = condition
             self._changed()
+
+    def has_room(self, type_: str) -> bool:
+        """Say whether a policy may put one of that type; what the agent itself says always fits."""
+        return len(self._standing) < MOST or sentence(type_, _LONGEST_WORD) in self._standing
 
     def clear(self, type_: str) -> None:
         """Say that it is so no more."""

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from hardpoint._core.grants.conditions import MOST as MOST_CONDITIONS
 from hardpoint._core.grants.conditions import UNAVAILABLE, Conditions
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.grantplan import in_force
@@ -25,6 +26,9 @@ from hardpoint.grants import Grant, NodeCondition, Release
 from hardpoint.model import Device, Event, Offer, Veto
 
 _log = logging.getLogger("hardpoint.policies")
+
+_CONDITIONS = "conditions"
+"""What a fault of very many goes by."""
 
 
 class PolicySide:
@@ -140,16 +144,26 @@ class PolicySide:
 
     def on_vetoes(self, vetoes: Iterable[Veto]) -> None:
         """Say what vetoes stand for, as conditions of the node."""
-        found: dict[tuple[str, str], dict[str, None]] = {}
+        found: dict[str, tuple[str, dict[str, None]]] = {}
         for veto in vetoes:
             if veto.condition is not None:
-                found.setdefault(veto.condition, {})[veto.reason] = None
-        for (type_, reason), messages in found.items():
-            self.conditions.set(type_, reason, " ".join(messages))
-        types = frozenset(type_ for type_, _ in found)
-        for gone in self._vetoed - types:
+                type_, reason = veto.condition
+                found.setdefault(type_, (reason, {}))[1][veto.reason] = None
+        for gone in self._vetoed - found.keys():
             self.conditions.clear(gone)
-        self._vetoed = types
+        for type_, (reason, messages) in found.items():
+            self.put(NodeCondition(type=type_, reason=reason, message=" ".join(messages)))
+        self._vetoed = frozenset(found)
+
+    def put(self, condition: NodeCondition) -> None:
+        """Say what a policy says of the node, but for one condition too many."""
+        if self.conditions.has_room(condition.type):
+            self.conditions.put(condition)
+            if len(self.conditions.all) < MOST_CONDITIONS:
+                self._relay.board.clear(_CONDITIONS)
+        else:
+            what = f"policies raise more than {MOST_CONDITIONS} conditions"
+            self._relay.board.record(_CONDITIONS, what, cost="the others are not said of the node")
 
     def alter(self) -> None:
         """Wake who waits for changes."""
@@ -237,7 +251,7 @@ class PolicyFace:
 
     def raise_condition(self, condition: NodeCondition) -> None:
         """Say that something is so of the node."""
-        self.policies.conditions.put(condition)
+        self.policies.put(condition)
 
     def clear_condition(self, type_: str) -> None:
         """Say that it is so no more."""
