@@ -372,19 +372,74 @@ def test_the_schema_known_is_the_number_of_its_steps() -> None:
     assert len(STEPS) == schema.KNOWN
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced", "directory"])
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (sqlite3.OperationalError("disk I/O error"), LedgerUnwritable),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_ledger_that_could_not_be_opened_keeps_no_hand_on_its_file(
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: BaseException,
+    raised: type[BaseException],
+) -> None:
+    """A damaged one would never be set aside: only who has the file alone may do that."""
+    Ledger(state).close()
+
+    def fails(path: Path) -> sqlite3.Connection:
+        raise fault
+
+    with monkeypatch.context() as patched, pytest.raises(raised):
+        patched.setattr("hardpoint._core.ledger.records.connect", fails)
+        Ledger(state)
+    (state / "ledger.db").write_bytes(b"x" * 5000)
+    again = Ledger(state)
+    again.close()
+    assert again.damage is not None
+
+
+async def test_what_cannot_be_looked_for_is_not_said_to_be_lost(
+    opened: Opener, state: Path, tmp_path: Path
+) -> None:
+    ledger, lost = opened(), threading.Event()
+    ledger.on_lost(lost.set)
+    state.rename(tmp_path / "away")
+    state.symlink_to(state)  # every path through it is ELOOP
+
+    with pytest.raises(LedgerUnwritable):
+        await ledger.audit("test", "x", {})
+    assert not lost.is_set()
+    state.unlink()
+    (tmp_path / "away").rename(state)
+    await ledger.audit("test", "x", {})
+
+
+async def test_a_ledger_that_nobody_watches_takes_nothing_more_either(
+    opened: Opener, state: Path
+) -> None:
+    ledger = opened()
+    (state / "ledger.db").unlink()
+    with pytest.raises(LedgerLost):
+        await ledger.audit("test", "x", {})
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "directory", "a file for a directory"])
 async def test_a_ledger_that_was_taken_away_while_it_is_open_takes_nothing_more(
     opened: Opener, state: Path, how: str
 ) -> None:
     """A second agent that starts now has another ledger, and would hand out the same device."""
     ledger, lost = opened(), threading.Event()
     ledger.on_lost(lost.set)
-    if how == "directory":
+    if how in ("directory", "a file for a directory"):
         shutil.rmtree(state)
     else:
         (state / "ledger.db").unlink()
     if how == "replaced":
         (state / "ledger.db").write_bytes(b"")
+    if how == "a file for a directory":
+        state.write_bytes(b"")
 
     with pytest.raises(LedgerLost, match="removed or replaced"):
         await ledger.audit("test", "x", {})

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,8 +108,7 @@ class Ledger:
         except BaseException:
             self._file.close()
             raise
-        rows = self._reader.query("SELECT value FROM meta WHERE key = 'rebuilding'")
-        self.rebuilding = bool(rows) and rows[0]["value"] == "1"
+        self.rebuilding = bool(self._reader.query("SELECT 1 FROM meta WHERE key = 'rebuilding'"))
         """True while the holds of a ledger that was lost have not been found again."""
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Ledger:
             try:
                 found[row["driver"]] = load(KeptListing, row["listing"])
             except BadValue:
-                continue
+                pass  # until its driver lists again
         return found
 
     async def audits(self) -> tuple[Audited, ...]:
@@ -435,13 +435,11 @@ def read_records(directory: Path) -> tuple[Record, ...]:
     if not path.exists():
         return ()
     try:
-        reader = Reader(path)
+        opened = Reader(path)
     except sqlite3.Error as error:
         raise told(path, error) from error
-    try:
+    with closing(opened) as reader:
         return reader.read()
-    finally:
-        reader.close()
 
 
 __all__ = [
