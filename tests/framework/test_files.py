@@ -33,6 +33,18 @@ def test_a_link_that_leads_nowhere_is_in_the_way_of_a_new_file(tmp_path: Path) -
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_so_much_of_a_file_is_read_and_nobody_waits_for_a_writer(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"one two")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "c")
+
+    assert files.read(tmp_path / "a", 3) == b"one"
+    assert files.read(tmp_path / "c", 3) == b""
+    for name in ("b", "d", "."):
+        with pytest.raises(OSError):  # noqa: PT011 - what the kernel calls it differs
+            files.read(tmp_path / name, 3)
+
+
 def test_of_several_who_make_one_file_one_does(tmp_path: Path) -> None:
     def make(number: int) -> bool:
         try:

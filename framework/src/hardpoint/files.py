@@ -42,6 +42,16 @@ def create(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     sync_directory(path.parent)
 
 
+def read(path: Path, most: int) -> bytes:
+    """Return the first bytes of a file. Raises ``OSError``, also for a link.
+
+    It does not wait for who would write to a pipe in its place.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    with open(os.open(path, flags), "rb", buffering=0) as file:
+        return file.read(most) or b""
+
+
 def remove(path: Path) -> bool:
     """Remove a file for good; return whether there was one. A directory is not one."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,27 @@ async def test_a_marker_that_cannot_be_opened_says_that_releases_were_lost(after
     assert after.lost.release() == first, "its date stays"
 
 
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, _sparse, lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch()],
+    ids=("a pipe", "huge", "a link without an end", "empty"),
+)
+async def test_whatever_the_marker_is_it_says_that_releases_were_lost_and_hangs_nobody(
+    after: After, make: Callable[[Path], Any]
+) -> None:
+    make(after.lost.path)
+    await after.lost.begin(say=True)
+
+    assert await after.keys(Book(), says()) == {"radio0", "radio1"}
+    await after.lost.clear()
+    assert not os.path.lexists(after.lost.path)
+
+
 async def test_a_marker_of_a_release_before_names_no_sources(after: After) -> None:
     after.mark({"at": 50.0, "live": None})
     await after.lost.begin(say=True)
@@ -152,8 +174,34 @@ async def test_nothing_is_in_doubt_before_it_was_looked(after: After) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "7", '{"live": 7}', '{"at": "soon"}', '{"at": []}', "{}", "[" * 100_000],
-    ids=["empty", "half", "list", "number", "live", "text", "at", "nothing", "deep"],
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        '{"live": 7}',
+        '{"at": "soon"}',
+        '{"at": []}',
+        '{"at": NaN}',
+        '{"at": 1e999}',
+        "{}",
+        "[" * 100_000,
+        "\0" * 64,
+    ],
+    ids=[
+        "empty",
+        "half",
+        "list",
+        "number",
+        "live",
+        "text",
+        "at",
+        "nan",
+        "late",
+        "nothing",
+        "deep",
+        "nuls",
+    ],
 )
 async def test_a_marker_that_says_nothing_says_that_releases_were_lost(
     after: After, content: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -63,9 +64,10 @@ class Lost:
         """Read the marker, which the other of two agents may have written since."""
         self._since = self._since or time.time()
         try:
-            facts = json.loads(self.path.read_bytes()[:_LONGEST])
+            facts = json.loads(files.read(self.path, _LONGEST))
             self._kept = {str(one) for one in facts.get("live") or ()}
-            self._since = float(facts["at"])
+            since = float(facts["at"])
+            self._since = since if math.isfinite(since) else self._since
         except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
             return  # that it is there is what it says
         finally:
@@ -136,7 +138,7 @@ class Lost:
 
     def _keep_live(self) -> None:
         try:
-            facts = json.loads(self.path.read_bytes()[:_LONGEST])
+            facts = json.loads(files.read(self.path, _LONGEST))
             _write(self.path, {**facts, "live": sorted(self._live)})
             self._kept = set(self._live)
         except (OSError, ValueError, TypeError, RecursionError):

@@ -46,9 +46,7 @@ class Reports:
     def read(self, allocation: str) -> dict[str, Any]:
         """Return an allocation's report; empty where there is none that can be read."""
         try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            with open(os.open(self.path(allocation), flags), "rb") as file:
-                found = json.loads(file.read(_LARGEST))
+            found = json.loads(files.read(self.path(allocation), _LARGEST))
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

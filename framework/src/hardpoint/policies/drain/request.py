@@ -42,17 +42,11 @@ def read(path: Path) -> Request | None:
     if not stat.S_ISREG(found.st_mode):
         return Request(since=found.st_mtime)
     try:
-        return _understood(_content(path), found.st_mtime)
+        return _understood(files.read(path, _MOST), found.st_mtime)
     except FileNotFoundError:
         return read(path)
     except OSError:
         return Request(since=found.st_mtime)
-
-
-def _content(path: Path) -> bytes:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb") as file:
-        return file.read(_MOST)
 
 
 def _understood(content: bytes, since: float) -> Request:
