@@ -391,9 +391,10 @@ def test_a_ledger_that_could_not_be_opened_keeps_no_hand_on_its_file(
     def fails(path: Path) -> sqlite3.Connection:
         raise fault
 
-    with monkeypatch.context() as patched, pytest.raises(raised):
+    with monkeypatch.context() as patched:
         patched.setattr("hardpoint._core.ledger.records.connect", fails)
-        Ledger(state)
+        with pytest.raises(raised):
+            Ledger(state)
     (state / "ledger.db").write_bytes(b"x" * 5000)
     again = Ledger(state)
     again.close()

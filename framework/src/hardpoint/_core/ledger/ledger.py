@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,10 +147,8 @@ class Ledger:
         )
         found = {}
         for row in rows:
-            try:
+            with suppress(BadValue):
                 found[row["driver"]] = load(KeptListing, row["listing"])
-            except BadValue:
-                pass  # until its driver lists again
         return found
 
     async def audits(self) -> tuple[Audited, ...]:
