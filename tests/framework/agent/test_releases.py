@@ -884,6 +884,21 @@ async def test_a_release_of_tomorrow_is_stuck_in_five_minutes(world: World) -> N
     assert counts == [0, 0, 1]
 
 
+@pytest.mark.parametrize("jump", [-64800.0, 64800.0])
+async def test_a_clock_that_is_set_before_the_first_look_makes_no_release_older_or_younger(
+    world: World, jump: float
+) -> None:
+    await world.has(release(GPU0, since=5000.0))
+    world.offers(offered("gpu0", "a-1"))
+    world.wall.advance(jump)
+    counts = []
+    for seconds in (0.0, 299.0, 1.0):
+        world.clock.advance(seconds)
+        await world.releases.look()
+        counts.append(len(world.conditions.all))
+    assert counts == [0, 0, 1]
+
+
 async def test_a_marker_that_an_operator_removes_is_taken_up_though_nothing_else_is_pending(
     world: World,
 ) -> None:

@@ -110,6 +110,7 @@ class Releases:
         shown = {(o.domain.dra_driver, o.name, o.allocation) for o in offer.devices}
         shown |= {(driver, name, "") for driver, name, _ in shown}  # one of no grant: under any
         known = {one.id: one for one in self._known()}
+        self._date(known.values())
         self._left = {id_: at for id_, at in self._left.items() if id_ in known}
         for id_, one in known.items():
             if not any((k.dra_driver, k.name, one.grant.allocation) in shown for k in one.keys):
@@ -374,14 +375,19 @@ class Releases:
 
     def _aged(self) -> list[KnownRelease]:
         """Return what is pending for too long; a clock that is set meanwhile changes nothing."""
-        now, ticks = self._clock(), self._ticks()
-        pending = [known for known in self._known() if not known.over]
-        self._seen_first = {
-            one.id: self._seen_first.get(one.id, (max(now - one.since, 0.0), ticks))
-            for one in pending
-        }
+        pending, ticks = [known for known in self._known() if not known.over], self._ticks()
+        self._date(pending)
         ages = {id_: age + ticks - at for id_, (age, at) in self._seen_first.items()}
         return [one for one in pending if ages[one.id] >= STUCK_AFTER]
+
+    def _date(self, releases: Iterable[KnownRelease]) -> None:
+        """Note how old each is that is new: at once, for a clock may be set at any moment."""
+        now, ticks = self._clock(), self._ticks()
+        self._seen_first = {
+            one.id: self._seen_first.get(one.id, (max(now - one.since, 0.0), ticks))
+            for one in releases
+            if not one.over
+        }
 
     # -- a node that is handed back ---------------------------------------------------------------
 
