@@ -158,6 +158,35 @@ async def test_what_another_has_withdrawn_is_left_to_it(drain_world: DrainWorld)
     assert drain_world.agent.withdrawn == "acme: the node is being serviced"
 
 
+async def test_a_drain_ends_nothing_that_another_has_withdrawn(drain_world: DrainWorld) -> None:
+    await drain_world.agent.withdraw("acme: the node is being serviced")
+    drain_world.add_pod("train")
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.going() == {"train": 30})
+        drain_world.end("train")
+        await drain_world.until(lambda: drain_world.released)
+        assert drain_world.cordoned
+
+        drain_world.take_back()
+        await drain_world.until(lambda: drain_world.state == "in-service")
+        await drain_world.until(lambda: not drain_world.cordoned)
+
+    assert drain_world.agent.withdrawn == "acme: the node is being serviced"
+
+
+async def test_a_node_that_another_takes_into_service_is_handed_back_still(
+    drain_world: DrainWorld,
+) -> None:
+    await drain_world.agent.withdraw("acme: the node is being serviced")
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.released)
+        await drain_world.agent.resume()
+
+        await drain_world.until(lambda: drain_world.agent.withdrawn.startswith("drain: "))
+
+
 async def test_a_node_may_be_handed_back_again(drain_world: DrainWorld) -> None:
     async with drain_world.served():
         for _ in range(2):

@@ -81,6 +81,24 @@ def test_a_request_is_taken_back_once(tmp_path: Path) -> None:
     assert read(tmp_path / "drain") is None
 
 
+def test_a_directory_is_not_said_to_have_been_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "drain").mkdir()
+
+    with pytest.raises(OSError, match=r"is no file: remove it"):
+        remove(tmp_path / "drain")
+
+
+@pytest.mark.parametrize("since", ["NaN", "1e999", "-1e400", "1" + "0" * 400])
+def test_a_time_that_is_none_is_that_of_the_file(tmp_path: Path, since: str) -> None:
+    words = f'{{"id": "a", "by": "b", "why": "c", "since": {since}}}'
+    (tmp_path / "drain").write_text(words)
+
+    found = read(tmp_path / "drain")
+
+    assert found is not None
+    assert found.since == (tmp_path / "drain").stat().st_mtime
+
+
 @pytest.mark.parametrize(
     "wrong", [{"request_file": "relative"}, {"prefix": ""}, {"longest_grace_s": 0}, {"cordn": True}]
 )

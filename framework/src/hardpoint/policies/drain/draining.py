@@ -100,9 +100,9 @@ class Draining:
             self._report("node-drain-begun", f"the node is handed back: {why}")
             return AT_ONCE
 
-        if not self._asking.is_withdrawn:
+        if not self._agent.withdrawn:  # else another has: to say it for us would end it for them
             await self._steps.do("withdraw", withdraw)
-        if not self._asking.is_withdrawn:
+        if not self._agent.withdrawn:
             return  # nothing else before it is recorded
         if self._kube is not None:
             if self._settings.cordon:
@@ -194,10 +194,10 @@ class Draining:
     def _facts(self, why: str) -> dict[str, object]:
         """Return what ``hardpoint drain --status`` shows."""
         waits = self._waits_for() if why else []
-        withdrawn = self._asking.is_withdrawn
-        state = ("draining" if waits or not withdrawn else "released") if why else "in-service"
+        waiting = bool(waits) or not self._agent.withdrawn
+        state = ("draining" if waiting else "released") if why else "in-service"
         return {
-            "state": "draining" if withdrawn and not why else state,
+            "state": "draining" if self._asking.is_withdrawn and not why else state,
             "request": self._asking.id,
             "why": why,
             "cordon": self._cordon.value if self._cordon else "",

@@ -6,7 +6,9 @@ that cannot be looked at is no word on it.
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import secrets
 import stat
@@ -53,8 +55,9 @@ def _understood(content: bytes, since: float) -> Request:
     try:
         said = json.loads(content)
         words = {key: printable(str(said[key]))[:_LONGEST] for key in ("id", "by", "why")}
-        return Request(since=float(said["since"]), **words)
-    except (ValueError, TypeError, KeyError, RecursionError):
+        asked = float(said["since"])
+        return Request(since=asked if math.isfinite(asked) else since, **words)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return Request(since=since)
 
 
@@ -78,5 +81,11 @@ def _make(directory: Path) -> None:
 
 
 def remove(path: Path) -> bool:
-    """Ask no more, durably; say whether anybody did. Raises ``OSError``."""
-    return files.remove(path)
+    """Ask no more, durably; say whether anybody did.
+
+    Raises ``OSError``, also for a directory of that name, which asks still.
+    """
+    removed = files.remove(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it asks for a drain and is no file: remove it", path)
+    return removed
