@@ -320,7 +320,7 @@ class Steps:
         except HookLate:
             raise
         except (HookFault, TryAgain, Refuse):
-            return  # it ended; how does not matter to what comes
+            pass  # it ended; how does not matter to what comes
 
     async def _count(self, failures: Sequence[_Failure]) -> tuple[list[_Failure], list[_Failure]]:
         """Count failures; return those that are to be quarantined, and those to be tried again."""
