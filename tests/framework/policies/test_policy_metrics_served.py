@@ -6,6 +6,7 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -140,6 +141,23 @@ async def test_a_client_that_hangs_up_half_way_is_no_failure(
         async with await anyio.connect_unix(path) as gone:
             await gone.send(b"GET /metrics HT")
         assert b"200 OK" in await spoken(path, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+
+async def test_a_page_that_cannot_be_made_costs_that_answer_alone(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Any:
+        raise KeyError("held")
+
+    async with served(agent) as (_, where), httpx2.AsyncClient() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(agent, "status", broken)
+            failed = await client.get(f"http://{where}")
+        after = await client.get(f"http://{where}")
+
+    assert (failed.status_code, failed.text) == (500, "Internal Server Error\n")
+    assert after.status_code == 200
+    assert "no page was made" in caplog.text
 
 
 async def test_an_exchange_ends_in_time(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,38 @@ def _assignment(device: str) -> Any:
     made = Assignment(resource="hardpoint.dev/gpu", id=device, device=device, domain=DOMAIN)
     assert made.key == allocation_key("hardpoint.dev/gpu", device, DOMAIN.dra_driver)
     return made
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "soon", "", None, [1]])
+def test_a_duration_that_is_none_spoils_no_page(seconds: Any) -> None:
+    """Any plugin may report an event of that name."""
+    counts = Counts()
+    counts.count(Event(name="claim-prepared", message="", facts={"seconds": seconds}))
+    counts.count(Event(name="claim-prepared", message="", facts={"seconds": "0.5"}))
+
+    page = text(counts.families())
+
+    assert "hardpoint_prepare_duration_seconds_sum 0.5\n" in page
+    assert "hardpoint_prepare_duration_seconds_count 1\n" in page
+    assert 'hardpoint_events_total{event="claim-prepared"} 2\n' in page
+
+
+def test_very_many_words_are_not_ever_more_time_series() -> None:
+    counts = Counts()
+    for number in range(1000):
+        counts.count(Event(name=f"acme-{number}", message=""))
+        counts.count(Event(name="claim-refused", message="", facts={"reason": f"r{number}"}))
+
+    lines = text(counts.families()).splitlines()
+
+    assert len(lines) < 500
+    assert 'hardpoint_claims_refused_total{reason="other"} 800' in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN")]
+)
+def test_what_is_no_number_is_written_as_prometheus_reads_it(value: float, written: str) -> None:
+    page = text([Family("x", "gauge", "X.", (Sample(value),))])
+
+    assert page.endswith(f"\nx {written}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from hardpoint.policies.metrics.exposition import Family, Histogram, Sample
 
 BOUNDS = tuple(0.005 * 2**n for n in range(14))
 """Seconds: 5 ms to 41 s, after which the kubelet has hung up."""
+_MOST_WORDS = 200
 _PREPARED, _REFUSED = "claim-prepared", "claim-refused"
 _REAPED = {
     "pod-reaped": "deleted",
@@ -29,14 +31,22 @@ class Counts:
         self._prepares = Histogram(BOUNDS)
 
     def count(self, event: Event) -> None:
-        """Count an event."""
-        self._events[event.name] += 1
+        """Count an event. Any plugin may report one, called what it likes."""
+        _add(self._events, str(event.name))
         if event.name == _REFUSED:
-            self._refused[event.facts.get("reason", "")] += 1
+            _add(self._refused, str(event.facts.get("reason", "")))
         elif event.name in _REAPED:
             self._reaped[_REAPED[event.name]] += 1
-        elif event.name == _PREPARED and "seconds" in event.facts:
-            self._prepares.observe(float(event.facts["seconds"]))
+        elif event.name == _PREPARED:
+            self._observe(event.facts.get("seconds", ""))
+
+    def _observe(self, seconds: str) -> None:
+        try:
+            found = float(seconds)
+        except (ValueError, TypeError):
+            return
+        if 0 <= found < math.inf:  # no number at all would spoil the sum for ever
+            self._prepares.observe(found)
 
     def families(self) -> Iterator[Family]:
         """Yield what was counted."""
@@ -60,6 +70,11 @@ class Counts:
             self._reaped,
         )
         yield _counter("hardpoint_events_total", "Events of the agent.", "event", self._events)
+
+
+def _add(counts: Counter[str], word: str) -> None:
+    """Count a word, but not ever more of them: each is a time series of whoever scrapes."""
+    counts[word if word in counts or len(counts) < _MOST_WORDS else "other"] += 1
 
 
 def _counter(name: str, help_: str, label: str, counts: Counter[str]) -> Family:

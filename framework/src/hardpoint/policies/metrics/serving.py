@@ -25,7 +25,13 @@ _WITHIN = 10.0
 """Seconds for a whole exchange."""
 _AT_ONCE = 8
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>\d{1,5})")
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +109,19 @@ class Page:
                 return await stream.send(_answer(400, b"", self._type, body=True))
             head += await stream.receive(_LONGEST_HEAD)
         method, path = _asked(head)
-        status = _status(method, path)
-        content = self._render().encode() if status == 200 else f"{_REASONS[status]}\n".encode()
+        status, content = self._content(_status(method, path))
         await stream.send(_answer(status, content, self._type, body=method != "HEAD"))
         await stream.send_eof()
         return None
+
+    def _content(self, status: int) -> tuple[int, bytes]:
+        if status == 200:
+            try:
+                return 200, self._render().encode()
+            except Exception:  # noqa: BLE001 - such a page ends neither the others nor the policy
+                _log.exception("no page was made")
+                status = 500
+        return status, f"{_REASONS[status]}\n".encode()
 
 
 def _asked(head: bytes) -> tuple[str, str]:
