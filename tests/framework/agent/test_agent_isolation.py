@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,45 @@ class _Failing:
                 return played.vetoes
 
         return Plugin("policy", "vetoes", loaded=Vetoes)
+
+
+async def test_a_veto_is_in_the_log_when_it_begins_and_when_it_is_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hardpoint")
+    remedy, condition = "a rival has it: remove the rival", ("RivalHere", "TwoDrivers")
+    vetoes = (
+        Veto(device="radio1", reason=remedy, condition=condition),
+        Veto(device="radio0", reason=remedy, condition=condition),
+    )
+    played = _Failing(*vetoes)
+    async with world.agent(played.plugin()) as agent:
+        await until(agent, lambda offer: len(offer.withheld) == 2)
+        agent._offering.touch()
+        asked = played.asked
+        with anyio.fail_after(5):
+            while played.asked == asked:  # noqa: ASYNC110 - it is asked again, and says the same
+                await anyio.sleep(0.01)
+        played.vetoes = vetoes[:1]
+        agent._offering.touch()
+        await until(agent, lambda offer: _names(offer) == ["radio0"])
+        played.vetoes = ()
+        agent._offering.touch()
+        await until(agent, lambda offer: len(offer.devices) == 2)
+        await _until(agent, [])
+
+    said = [
+        one.getMessage()
+        for one in caplog.records
+        if one.name in ("hardpoint.offer", "hardpoint.conditions")
+    ]
+    assert said == [
+        f"condition begins type=RivalHere reason=TwoDrivers what={remedy!r}",
+        f"vetoed devices=radio0,radio1 why={remedy!r}",
+        "no longer vetoed devices=radio0",
+        "condition ends type=RivalHere reason=TwoDrivers",
+        "no longer vetoed devices=radio1",
+    ]
 
 
 async def test_a_veto_is_the_condition_that_it_says_while_it_stands(world: World) -> None:

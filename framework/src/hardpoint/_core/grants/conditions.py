@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from hardpoint._core.plugins.stating import sentence
 from hardpoint.grants import NodeCondition
+
+_log = logging.getLogger("hardpoint.conditions")
 
 UNAVAILABLE = "PodResourcesUnavailable"
 """The kubelet does not say which pod has what; policies that ask it have the same word for it."""
@@ -37,6 +40,9 @@ class Conditions:
             message=sentence(condition.message, _LONGEST),
         )
         if self._standing.get(condition.type) != condition:
+            if condition.type not in self._standing:
+                said = (condition.type, condition.reason, condition.message)
+                _log.warning("condition begins type=%s reason=%s what=%r", *said)
             self._standing[condition.type] = condition
             self._changed()
 
@@ -46,7 +52,9 @@ class Conditions:
 
     def clear(self, type_: str) -> None:
         """Say that it is so no more."""
-        if self._standing.pop(sentence(type_, _LONGEST_WORD), None) is not None:
+        over = self._standing.pop(sentence(type_, _LONGEST_WORD), None)
+        if over is not None:
+            _log.info("condition ends type=%s reason=%s", over.type, over.reason)
             self._changed()
 
     def share(self, type_: str, reason: str, message: str) -> None:

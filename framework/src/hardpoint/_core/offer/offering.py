@@ -31,6 +31,7 @@ from hardpoint._core.offer.inventory import (
 from hardpoint._core.offer.judging import BAD_DEVICE, Facts
 from hardpoint._core.offer.scanner import Scanner
 from hardpoint._core.offer.shares import Shares
+from hardpoint._core.offer.vetoed import Vetoed
 from hardpoint._core.plugins.calling import said
 from hardpoint._core.plugins.faults import FaultBoard
 from hardpoint._core.plugins.relay import Relay
@@ -96,6 +97,7 @@ class Offering:
         self._said: dict[str, str] = {}
         self._verdicts: dict[str, _Verdict] = {}
         """What each policy that vetoes said last."""
+        self._vetoed = Vetoed()
         self._asking_again = False
         self._first_second_over = False
         self._timed_for: float | None = None
@@ -266,7 +268,7 @@ class Offering:
         for plugin in self._relay.implementations("veto_devices"):
             vetoes += await self._vetoes_of(plugin, asked)
         self._on_vetoes(vetoes)
-        return {veto.device: veto.reason for veto in vetoes}
+        return self._vetoed.note({veto.device: veto.reason for veto in vetoes})
 
     async def _vetoes_of(self, plugin: str, asked: Offer) -> tuple[Veto, ...]:
         """Ask one policy. One that fails keeps its last word, and back what that was not about."""
