@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 import pytest
@@ -260,15 +261,10 @@ async def test_what_did_not_end_keeps_its_faults_and_is_asked_to_end_again(
     assert one.sources == [f"broker {UID}"]
 
 
-@pytest.mark.parametrize("left", ["retired", "unreadable"])
-async def test_what_waits_for_others_is_not_ended(left: str) -> None:
+@pytest.mark.parametrize("left", [{"retired": True}, {"readable": False}])
+async def test_what_waits_for_others_is_not_ended(left: dict[str, Any]) -> None:
     one = Alone()
-    record = held(state=HoldState.RELEASING)
-    if left == "retired":
-        record = replace(record, retired=True)
-    else:
-        record = replace(record, readable=False)
-    one.records.rows = (record,)
+    one.records.rows = (replace(held(state=HoldState.RELEASING), **left),)
     await missed_twice(one)
     assert one.holder.ended == []
 

@@ -98,6 +98,8 @@ async def test_a_claim_that_is_named_names_no_other(ledger: Ledger, other: Ledge
     known = replace(named, name="cam", namespace="media")
     await ledger.name_claim(known)
 
+    names = await other.query("SELECT uid, dra_driver, name FROM claims WHERE name <> ''")
+    assert [tuple(row) for row in names] == [("u1", "hardpoint.dev", "cam")]
     after = {record.claim: record for record in await other.read()}
     assert after.keys() == {known, same_uid, another}
     assert (after[same_uid], after[another]) == (before[same_uid], before[another])
