@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -34,6 +35,11 @@ async def reaped(one: Watching, after: float = 30.0) -> list[tuple[str, str, int
     await one.look()
     await one.look(after)
     return list(one.policy.calls)
+
+
+def faults(world: ReaperWorld) -> list[str]:
+    """What is on the fault board."""
+    return [entry.message for entry in world.board.entries]
 
 
 # -- when -----------------------------------------------------------------------------------------
@@ -156,6 +162,131 @@ async def test_a_policy_that_could_not_do_it_now_is_asked_soon_again(world: Reap
         await one.look(after=10)
         assert one.policy.calls == [("train", "a1", 1), ("train", "a1", 1)]
         assert world.told("pod-not-reaped-yet") == ["ns/train"]
+
+
+async def test_what_keeps_a_pod_from_being_deleted_is_a_fault_until_it_does_not(
+    world: ReaperWorld,
+) -> None:
+    """A role without the right to delete pods: nothing else would say so of an orphan."""
+    world.pod("train", "gpu0@a1")
+    async with reaping(world, Asked) as one:
+        for number in range(20):
+            one.policy.answer = ReapResult(Reaped.LATER, f"403 forbidden, request {number}")
+            await one.look(after=30)
+        assert faults(world) == ["403 forbidden, request 19"]
+        assert [entry.source for entry in world.board.entries] == ["reaper pod ns/train"]
+        assert world.told("pod-not-reaped-yet") == ["ns/train"]
+
+        one.policy.answer = ReapResult(Reaped.DELETED, "at last")
+        await one.look(after=10)
+        assert faults(world) == []
+
+
+@pytest.mark.parametrize("how", ["it lets go", "nothing is governed", "another writes"])
+async def test_no_fault_of_a_pod_outlives_its_having_what_it_must_not(
+    world: ReaperWorld, how: str
+) -> None:
+    world.pod("train", "gpu0@a1")
+    async with reaping(world, Asked) as one:
+        one.policy.answer = ReapResult(Reaped.LATER, "403")
+        await reaped(one)
+        assert faults(world) == ["403"]
+
+        if how == "it lets go":
+            world.gone("train")
+        world.active, world.writes = how != "nothing is governed", how != "another writes"
+        await one.look(after=10)
+        assert faults(world) == []
+
+
+async def test_a_pod_that_only_the_kubelet_knows_is_said_when_it_stays(world: ReaperWorld) -> None:
+    """A static pod without a mirror, or one that was force-deleted and does not end."""
+    world.pod("train", "gpu0@a1")
+    async with reaping(world, Asked) as one:
+        one.policy.answer = ReapResult(Reaped.GONE, "there is no such pod")
+        await reaped(one)
+        assert faults(world) == []
+        await one.look(after=60)
+        assert faults(world) == [
+            "there is no such pod, and the kubelet says that it still has its devices"
+        ]
+
+
+async def test_reasons_that_never_end_are_not_told_for_ever(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    async with reaping(world, Asked) as one:
+        for number in range(50):
+            one.policy.answer = ReapResult(Reaped.SPARED, f"busy until {number} o'clock")
+            await one.look(after=60)
+        assert len(one.policy.calls) > 40
+        assert len(world.told("pod-spared")) == 8
+
+
+async def test_a_namesake_with_other_devices_has_thirty_seconds_and_a_first_attempt(
+    world: ReaperWorld,
+) -> None:
+    """A StatefulSet's next pod comes between two looks, and its own grant ends at once."""
+    world.pod("train-0", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        world.gone("train-0")
+        world.pod("train-0", "gpu1@a2")
+        world.revoke("gpu1", "a2")
+        await one.look(after=5)
+        await one.look(after=29)
+        assert one.policy.calls == [("train-0", "a1", 1)]
+        await one.look(after=1)
+        assert one.policy.calls == [("train-0", "a1", 1), ("train-0", "a2", 1)]
+
+
+async def test_a_namesake_that_a_claim_tells_apart_has_a_first_attempt(world: ReaperWorld) -> None:
+    first = world.api_pod("train-0")
+    world.claim("c-1", "gpu0", "a1", pods=[("train-0", first)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        world.records.clear()
+        world.gone("train-0")
+        second = world.api_pod("train-0")
+        world.claim("c-2", "gpu0", "a1", pods=[("train-0", second)])
+        await reaped(one, after=60)
+        assert [pod.uids for pod in one.policy.pods] == [(first,), (second,)]
+        assert [attempt for _, _, attempt in one.policy.calls] == [1, 1]
+
+
+async def test_a_namesake_under_another_allocation_has_a_first_attempt(world: ReaperWorld) -> None:
+    world.pod("train-0", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        world.releases.clear()
+        world.gone("train-0")
+        world.pod("train-0", "gpu0@a2")
+        world.revoke("gpu0", "a2")
+        await reaped(one, after=60)
+        assert one.policy.calls == [("train-0", "a1", 1), ("train-0", "a2", 1)]
+
+
+async def test_a_drain_makes_no_other_pod_of_one_that_overstays(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1")
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        world.releases.append(replace(world.releases[0], id="drain", allocation="", source="drain"))
+        await one.look(after=60)
+        assert [attempt for _, _, attempt in one.policy.calls] == [1, 2]
+
+
+async def test_a_pod_that_has_one_thing_less_is_the_same_still(world: ReaperWorld) -> None:
+    world.pod("train", "gpu0@a1", "gpu1@a2")
+    world.revoke("gpu0", "a1")
+    world.revoke("gpu1", "a2")
+    async with reaping(world, Asked) as one:
+        await reaped(one)
+        world.pods.has("train", "gpu1@a2")
+        await one.look(after=60)
+        assert [attempt for _, _, attempt in one.policy.calls] == [1, 2]
 
 
 async def test_one_that_is_spared_stays_at_the_first_attempt_and_is_told_once(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ import anyio
 
 from hardpoint._core.pods.holding import Holding, Known, Overstay, PodName, PodsUnread, View
 from hardpoint._core.pods.revoked import ORPHAN
+from hardpoint._core.pods.suspects import Suspect
 from hardpoint.errors import HardpointError, Refuse
 from hardpoint.grants import HoldingPod, Reaped, ReapResult, Release
 from hardpoint.model import Event
@@ -94,18 +95,6 @@ class Surroundings:
     timings: Callable[[], Timings] = Timings
 
 
-@dataclass(slots=True)
-class _Suspect:
-    """A pod that has had something since a moment, and when something is done about it."""
-
-    first: float
-    since: float
-    """The same moment, in seconds since 1970."""
-    due: float
-    attempt: int = 1
-    said: set[str] = field(default_factory=set)
-
-
 class Reaper:
     """Looks at who holds what they must not, and has them deleted; one look at a time."""
 
@@ -119,7 +108,7 @@ class Reaper:
     ) -> None:
         self._around, self._clock, self._wall = around, clock, wall
         self._holding = Holding(around.known, node=node, clock=clock)
-        self._suspects: dict[PodName, _Suspect] = {}
+        self._suspects: dict[PodName, Suspect] = {}
         self._orphans: dict[str, Release] = {}
         self._wake: anyio.Event | None = None
         self._silent_since: float | None = None
@@ -173,10 +162,15 @@ class Reaper:
         await self._reap(view)
 
     def _forget(self) -> None:
-        self._suspects.clear()
+        for name in list(self._suspects):
+            self._acquit(name)
         self._orphans.clear()
         self._around.board.clear(SOURCE)
         self._say_silent("")
+
+    def _acquit(self, name: PodName) -> None:
+        del self._suspects[name]
+        self._around.board.clear(_source(name))
 
     def _say_silent(self, why: str) -> None:
         """Say of the node that the kubelet does not answer, once it has not for a while."""
@@ -192,14 +186,16 @@ class Reaper:
         """Note who is seen first, and who holds nothing any more; date the orphans."""
         now = self._clock()
         for name, overstay in view.pods.items():
-            if name not in self._suspects:
+            known = self._suspects.get(name)
+            if known is None or known.is_another(overstay):
                 due = now + self._around.timings().first_after
-                self._suspects[name] = _Suspect(now, self._wall(), due)
+                self._suspects[name] = Suspect(now, self._wall(), due)
                 self._say("pod-overstays", name, overstay, "it has what it must not have any more")
+            self._suspects[name].see(overstay)
         if not view.unread:
             gone = self._suspects.keys() - view.pods.keys()
             for name in gone:
-                del self._suspects[name]
+                self._acquit(name)
             if gone:
                 self._around.left()
         return self._dated(view)
@@ -259,11 +255,17 @@ class Reaper:
             suspect.attempt += 1
         elif result.what is Reaped.GONE:
             self._around.left()
-        elif f"{result.what} {result.reason}" not in suspect.said:
-            suspect.said.add(f"{result.what} {result.reason}")
+        elif suspect.is_news(result):
             self._say(_WORDS[result.what], name, overstay, result.reason)
+        self._complain(name, suspect.hinders(result))
 
-    async def _ask(self, name: PodName, overstay: Overstay, suspect: _Suspect) -> ReapResult:
+    def _complain(self, name: PodName, why: str) -> None:
+        if why:
+            self._around.board.record(_source(name), why, cost="it is not deleted yet")
+        else:
+            self._around.board.clear(_source(name))
+
+    async def _ask(self, name: PodName, overstay: Overstay, suspect: Suspect) -> ReapResult:
         if overstay.twice:
             return ReapResult(Reaped.SPARED, "the kubelet lists two pods of that name")
         pod = HoldingPod(
@@ -324,6 +326,10 @@ class Reaper:
         about = "outside every grant" if release.source == ORPHAN else str(release)
         message = f"pod {pod} has {devices} ({about}): {what}"
         self._around.report(Event(name=event, message=message, facts=facts, warning=True))
+
+
+def _source(name: PodName) -> str:
+    return f"{SOURCE} pod {'/'.join(name)}"
 
 
 _WORDS = {
