@@ -557,15 +557,42 @@ def test_a_release_of_others_devices_is_not_reported_once_its_allocation_is_back
     assert planned(says(stated), grants=(had,), releases=(quiet,)).empty
 
 
-def test_a_release_of_another_allocation_stays_and_so_does_one_of_a_grant_that_is_refused() -> None:
+def test_a_release_of_another_allocation_stays() -> None:
     other = release(grant("b-1", "radio1"), R1)
     theirs = release(grant("a-1", "radio1", source=OTHER), R1, id_="r-2")
 
     made = planned(says(grant("a-1", "radio0")), says(source=OTHER), releases=(other, theirs))
     assert (made.drop, made.begin) == ([], [])
 
-    mine = release(grant("a-1", "radio0"), R0)
-    made = planned(says(grant("a-1", "radio0", "ghost")), releases=(mine,))
+
+def test_what_is_being_released_is_not_a_mistakes_to_take_once_its_allocation_names_it_again() -> (
+    None
+):
+    """A file that is removed and written anew is the same as one that is changed."""
+    leaving = release(grant("a-1", "radio0", "radio1"), R0, R1, report=True)
+
+    made = planned(says(grant("a-1", "radio0", "ghost")), releases=(leaving,))
+
+    assert kept(made) == {"a-1": ("unknown-device", ("radio0",))}
+    assert made.drop == []
+    assert begun(made) == [("a-1", ["radio1"], False)]
+
+
+def test_a_mistake_brings_nothing_back_that_nobody_uses_any_more() -> None:
+    over = release(grant("a-1", "radio0"), R0, report=True, over=True)
+
+    made = planned(says(grant("a-1", "radio0", "ghost")), releases=(over,))
+
+    assert kept(made) == {"a-1": ("unknown-device", ())}
+    assert (made.drop, made.begin) == ([], [])
+
+
+def test_a_mistake_that_names_nothing_of_a_release_leaves_it_alone() -> None:
+    leaving = release(grant("a-1", "radio0"), R0, report=True)
+
+    made = planned(says(grant("a-1", "ghost")), releases=(leaving,))
+
+    assert kept(made) == {"a-1": ("unknown-device", ())}
     assert (made.drop, made.begin) == ([], [])
 
 

@@ -2,7 +2,7 @@
 
 What is written down and what the sources state go in; what is to be written comes out. A grant that
 is in force is never lost to a newcomer, nor to a mistake in its own new wording: what it had and
-still names stays.
+still names stays, also where it is being released.
 """
 
 from __future__ import annotations
@@ -153,18 +153,30 @@ class _Planner:
         meant, outcome = self._meant(grant)
         if outcome is None:
             return  # it names what may yet come
-        if outcome.in_force:
-            devices = meant
-        else:  # never half honoured; what it had already and names still is not a mistake's to take
-            devices = tuple(one for one in (known.devices if known else ()) if _names(grant, one))
+        # Never half honoured; what it had already and names still is not a mistake's to take.
+        devices = meant if outcome.in_force else self._had_and_named(grant, known)
         kept = {one.key for one in devices}
         gone = [one for one in (known.devices if known else ()) if one.key not in kept]
         if known and gone:
             self._give_up(known, gone)
             self._plan.begin.append(self._release(known, gone, report=False))
         self._keep(grant, known, devices, outcome)
-        if outcome.in_force:
-            self._grant_again(grant, {one.key for one in devices})
+        self._grant_again(grant, kept)
+
+    def _had_and_named(self, grant: Grant, known: KnownGrant | None) -> tuple[Meant, ...]:
+        """Return what a refused grant had and names still, and what it names of its own releases.
+
+        A file that is removed and written anew is the same as one that is changed, whether
+        somebody looked in between or not.
+        """
+        leaving = (
+            one
+            for release in self._scene.book.releases
+            if release.key == (grant.source, grant.allocation) and not release.over
+            for one in release.devices
+        )
+        had = (*(known.devices if known else ()), *leaving)
+        return tuple({one.key: one for one in had if _names(grant, one)}.values())
 
     def _keep(
         self,
@@ -188,11 +200,7 @@ class _Planner:
     def _grant_again(self, grant: Grant, keys: set[DeviceKey]) -> None:
         """End the releases of what is granted again, without a word to anybody."""
         for release in self._scene.book.releases:
-            same = (release.grant.source, release.grant.allocation) == (
-                grant.source,
-                grant.allocation,
-            )
-            if not same:
+            if not keys or release.key != (grant.source, grant.allocation):
                 continue
             left = without(release, keys)
             if not left.devices:
