@@ -24,6 +24,9 @@ HOME = "hardpoint"
 """The namespace and the service account."""
 _MORTAL = ("setpriv", "--pdeathsig", "KILL")
 """Ends the agent with the tests, however they end."""
+_RUN = ("-m", "hardpoint.cli", "run")
+_IN_OWN_MOUNTS = ("unshare", "--mount", "--propagation", "slave")
+_BOOTED = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 class Token:
@@ -61,6 +64,8 @@ class Token:
 class AgentProcess:
     """``hardpoint run`` on one node. ``log`` has all its lives."""
 
+    boot_id: Path | None = None
+    """A file with the kernel's boot id as the agent shall see it, after a reboot that was none."""
     token: Token
     """What it calls the API server with; only where ``agent_on`` made it."""
 
@@ -83,12 +88,15 @@ class AgentProcess:
             return
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_MORTAL, sys.executable, "-m", "hardpoint.cli", "run", *self._words],
+                [*_MORTAL, *self._booted(), sys.executable, *_RUN, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._environment(),
             )
+
+    def _booted(self) -> tuple[str, ...]:
+        return (*_IN_OWN_MOUNTS, "sh", "-ec", _BOOTED, str(self.boot_id)) if self.boot_id else ()
 
     def kill(self) -> None:
         """End it as the kernel's OOM killer does."""

@@ -8,9 +8,11 @@ stand-in, installed as a stranger's; its nodes are real ones that a process can 
 from __future__ import annotations
 
 import json
+import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -80,6 +82,7 @@ class Granted:
         self.agent: AgentProcess = agent_on(self.cluster, self.witness, NODE, fixed)
         self._base = dict(self.agent.environment)
         self._began, self._log_begins = 0.0, 0
+        self._boot_id = self.cluster.state / f"{NODE}-boot-id"
 
     # -- what is done -----------------------------------------------------------------------------
 
@@ -156,6 +159,13 @@ class Granted:
             self.cluster.crash(part)
             self.world.until_server_is_ready()
 
+    def reboot(self) -> None:
+        """Reboot the node: the agent and all containers end, /run is lost, the kernel is new."""
+        self.agent.kill()
+        self.cluster.reboot(NODE)
+        self._boot_id.write_text(f"{uuid.uuid4()}\n")
+        self.agent.boot_id = self._boot_id
+
     # -- what is seen -----------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -191,10 +201,21 @@ class Granted:
         wanted = {published_name(n.replace("_", "-"), a) for n, a in allocations.items()}
         until(f"exactly {wanted}", lambda: set(self.witness.devices(GPUS, NODE)) == wanted)
 
+    def until_offered(self, **allocations: str) -> None:
+        """Wait until exactly these devices are offered, by whatever frontend runs."""
+        if self.agent.environment["HARDPOINT_FRONTENDS"] == PLUGIN["frontends"]:
+            self.until_allocatable(len(allocations))
+        else:
+            self.until_published(**allocations)
+
     def condition(self, type_: str) -> str:
         """Return the message of a condition that the agent sees; empty if it is not so."""
         found = self.status()["conditions"]
         return next((str(one["message"]) for one in found if one["type"] == type_), "")
+
+    def users(self, device: str) -> list[int]:
+        """Return the processes that have a GPU open, as this machine numbers them."""
+        return users_of(Path("/dev/acme") / self.node_of(device))
 
     def deletions(self, pod: str) -> list[Deletion]:
         """Return how the agent has deleted a pod, by the API server's audit log."""
@@ -229,11 +250,32 @@ def claiming(name: str, claim: str, *, script: str = pods.WAIT, **more: Any) -> 
     return pods.pod(name, {"gpu": claim}, pods.container(script=script, uses=("gpu",)), **more)
 
 
+def run_with(
+    namespace: Namespace, name: str, frontend: Mapping[str, str], *, script: str = pods.WAIT
+) -> None:
+    """Run a pod that uses a GPU: by extended resource, or by a claim of its name."""
+    if frontend == PLUGIN:
+        namespace.create(pod(name, script=script))
+        return
+    namespace.create(pods.claim(name, gpu="bcd-gpu"))
+    namespace.create(claiming(name, name, script=script))
+
+
 def seen(namespace: Namespace, name: str) -> tuple[list[str], str]:
     """Return the GPU nodes in a pod's container and the allocations in its environment."""
     said = namespace.run(name, "/bin/sh", "-c", "ls /dev/acme; echo =$BCD_ALLOCATION_IDS")
     nodes, _, ids = said.partition("=")
     return nodes.split(), ids.strip()
+
+
+def users_of(node: Path) -> list[int]:
+    """Return the processes that have a device node open, by the path they know it by."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.readlink(link) == str(node):
+                found.append(int(link.parts[2]))
+    return found
 
 
 @contextmanager

@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from cluster import pods
-from cluster.granted import DRA, PLUGIN, Granted, claiming, pod, seen
+from cluster.granted import DRA, PLUGIN, Granted, run_with, seen
 from cluster.waiting import PATIENCE, until
 from cluster.witness import Namespace
 
@@ -34,8 +33,8 @@ def test_an_api_server_that_is_away_frees_no_device_and_what_it_missed_is_made_g
     first, second = granted.names
     granted.begin(frontend)
     granted.grant("away-1", first)
-    until_offered(granted, frontend, first, "away-1")
-    run(namespace, "p", frontend)
+    granted.until_offered(**{first.replace("-", "_"): "away-1"})
+    run_with(namespace, "p", frontend)
     namespace.until_running("p")
     granted.grant("away-2", second)
     until("known", lambda: granted.report("away-2").get("outcome") == "in-force")
@@ -61,29 +60,11 @@ def test_an_api_server_that_is_away_frees_no_device_and_what_it_missed_is_made_g
     [deleted, *_] = granted.deletions("p")
     assert deleted.at <= released
     namespace.until_gone("p")
-    until_offered(granted, frontend, second, "away-3")
-    run(namespace, "q", frontend)
+    granted.until_offered(**{second.replace("-", "_"): "away-3"})
+    run_with(namespace, "q", frontend)
     namespace.until_running("q")
     assert seen(namespace, "q") == ([granted.node_of(second)], "away-3")
     until("no faults", lambda: not granted.status()["faults"])
-
-
-def run(namespace: Namespace, name: str, frontend: Mapping[str, str]) -> None:
-    """Run a pod with one GPU."""
-    if frontend == PLUGIN:
-        namespace.create(pod(name))
-        return
-    namespace.create(pods.claim(name, gpu="bcd-gpu"))
-    namespace.create(claiming(name, name))
-
-
-def until_offered(
-    granted: Granted, frontend: Mapping[str, str], device: str, allocation: str
-) -> None:
-    if frontend == PLUGIN:
-        granted.until_allocatable(1)
-    else:
-        granted.until_published(**{device.replace("-", "_"): allocation})
 
 
 def watch_it_wait(granted: Granted, seconds: float) -> None:
