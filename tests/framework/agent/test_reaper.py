@@ -145,12 +145,26 @@ def test_a_policy_may_be_in_a_hurry() -> None:
     assert timings_of([object(), Quick()]) == Timings(first_after=0.5, again_after=1.0)
 
 
-@pytest.mark.parametrize("bad", [0, -1, "30", None, float("nan")])
+@pytest.mark.parametrize("bad", [0, -1, "30", None, float("nan"), float("inf")])
 def test_timings_that_are_none_leave_the_defaults(bad: Any) -> None:
     class Odd:
         first_after_s, again_after_s = bad, 60.0
 
     assert timings_of([Odd(), object()]) == Timings()
+
+
+def test_timings_that_cannot_be_read_leave_those_of_the_next() -> None:
+    class Broken:
+        again_after_s = 60.0
+
+        @property
+        def first_after_s(self) -> float:
+            raise RuntimeError("no settings yet")
+
+    class Quick:
+        first_after_s, again_after_s = 1.0, 1.0
+
+    assert timings_of([Broken(), Quick()]) == Timings(first_after=1.0, again_after=1.0)
 
 
 async def test_a_policy_that_could_not_do_it_now_is_asked_soon_again(world: ReaperWorld) -> None:

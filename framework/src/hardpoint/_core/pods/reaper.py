@@ -10,6 +10,7 @@ agents, begin again.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -342,7 +343,10 @@ _WORDS = {
 def timings_of(plugins: Iterable[object]) -> Timings:
     """Return the timings of the first plugin that has some: attributes of a policy that reaps."""
     for plugin in plugins:
-        found = getattr(plugin, "first_after_s", None), getattr(plugin, "again_after_s", None)
-        if all(isinstance(one, int | float) and one > 0 for one in found):
+        try:
+            found = getattr(plugin, "first_after_s", None), getattr(plugin, "again_after_s", None)
+        except Exception:  # noqa: BLE001, S112 - a stranger's property
+            continue
+        if all(isinstance(one, int | float) and 0 < one < math.inf for one in found):
             return Timings(first_after=float(found[0]), again_after=float(found[1]))  # type: ignore[arg-type]
     return Timings()
