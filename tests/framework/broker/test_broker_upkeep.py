@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from broker_world import MAJOR, World, claim, prepare
 
-from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, TryAgain
+from hardpoint._core.ledger.ledger import Want
+from hardpoint._core.ledger.rows import open_hold
+from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, LedgerUnwritable, TryAgain
 from hardpoint.model import Device, DeviceNode, HoldState, Withheld
 
 
@@ -382,6 +385,35 @@ async def test_a_damaged_ledger_is_kept_aside_and_devices_in_use_stay_held(world
         await broker.restore()
         assert len(world.told("ledger-damaged")) == 1  # the new one is good
         assert [hold.device.name for hold in broker.holds()] == ["card-a"]
+
+
+async def test_a_claims_devices_are_found_again_together_or_not_at_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held alone is in the claim's file when it is written, and the rest would be free."""
+    async with world.broker() as broker:
+        answers = await prepare(broker, claim("u1", "card-a", "card-b"))
+        good = world.file("u1")
+    lose_ledger(world)
+    opened: list[str] = []
+
+    def full(db: object, key: object, want: Want, *more: Any) -> int:
+        opened.append(want.device.name)
+        if len(opened) == 2:
+            raise LedgerUnwritable("ledger.db", "full")
+        return open_hold(db, key, want, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("hardpoint._core.ledger.ledger.open_hold", full)
+    async with world.broker() as broker:
+        await broker.restore()
+        assert (opened, broker.holds(), world.file("u1")) == (["card-a", "card-b"], (), good)
+
+        await broker.attend()
+
+        for device in ("card-a", "card-b"):
+            with pytest.raises(HoldConflict, match="claim u1"):
+                await prepare(broker, claim("u2", device))
+        assert await prepare(broker, claim("u1", "card-a", "card-b")) == answers
 
 
 async def test_a_device_that_nobody_publishes_any_more_is_held_by_its_nodes(world: World) -> None:

@@ -14,6 +14,7 @@ from broker_world import claim
 
 from hardpoint._core.ledger.grantrows import KnownRelease, Meant, keep_release
 from hardpoint._core.ledger.ledger import Ledger, Record, Want
+from hardpoint._core.ledger.records import Found
 from hardpoint.errors import HoldConflict, HoldDenied
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Allotment, Delivery, Device, HoldState, Part, Withheld, exclusive
@@ -79,21 +80,36 @@ async def test_nothing_is_taken_of_what_is_being_released(ledger: Ledger) -> Non
 
 async def test_a_hold_that_is_found_again_changes_no_other(ledger: Ledger, other: Ledger) -> None:
     (preparing,) = await take(ledger, "u1", want("a"))
-    found = await ledger.adopt(claim("u2").key, want("b"), Delivery(env={"A": "b"}), "boot")
+    await ledger.adopt([Found(claim("u2").key, want("b"), Delivery(env={"A": "b"}))], "boot")
 
+    left, found = await other.read()
+    assert (found.claim.uid, found.device.name) == ("u2", "b")
     assert (found.state, found.rebuilt, found.delivery) == (
         HoldState.HELD,
         True,
         Delivery(env={"A": "b"}),
     )
-    assert await other.read() == (preparing, found)
+    assert left == preparing
+
+
+async def test_holds_that_are_found_together_are_written_down_together_or_not_at_all(
+    ledger: Ledger, other: Ledger
+) -> None:
+    taken = exclusive("p")
+    (before,) = await take(ledger, "u1", want("a", taken))
+    found = [Found(claim("u2").key, want(*one), Delivery()) for one in (("b",), ("c", taken))]
+
+    with pytest.raises(HoldConflict, match="device c is in use"):
+        await ledger.adopt(found, "boot")
+
+    assert await other.read() == (before,)
 
 
 async def test_a_claim_that_is_named_names_no_other(ledger: Ledger, other: Ledger) -> None:
     named = replace(claim("u1").key, name="", namespace="")
     same_uid, another = replace(named, dra_driver="other.dev"), replace(named, uid="u2")
     for key in (named, same_uid, another):
-        await ledger.adopt(key, want("a"), Delivery(), "boot")
+        await ledger.adopt([Found(key, want("a"), Delivery())], "boot")
     before = {record.claim: record for record in await other.read()}
     known = replace(named, name="cam", namespace="media")
     await ledger.name_claim(known)

@@ -7,7 +7,7 @@ is prepared anew.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from typing import TypeAlias
 from hardpoint import cdi
 from hardpoint._core.claims.steps import UNPREPARE, Steps
 from hardpoint._core.ledger.ledger import Want
+from hardpoint._core.ledger.records import Found
 from hardpoint.allocation import Assignment
 from hardpoint.cdi_files import ClaimFile
 from hardpoint.errors import HoldConflict, HoldDenied
@@ -49,12 +50,11 @@ async def rebuild(
     good, bad = await steps.composer.in_thread(lambda: steps.files.claims(vendors))
     for file in bad:
         _tell(steps, "cdi-unreadable", f"{file.path}: {file.reason}")
-    known = {(r.claim.uid, r.cdi_vendor) for r in await steps.ledger.read()}
     own = tuple(domains)
     for found in good:
-        if (found.uid, found.vendor) not in known:
+        if not await _is_known(steps, found):
             async with turn(ClaimKey(found.uid, "", "", "")):
-                await _adopt_all(steps, own, found)
+                await _adopt_file(steps, own, found)
     await listed()
     await steps.ledger.rebuilt()
 
@@ -85,24 +85,56 @@ async def adopt(steps: Steps, assignment: Assignment, turn: Turns) -> bool:
             undo=steps.hooks.implements(device.driver, UNPREPARE),
         )
         known = tuple(node for node in nodes if node.part)
-        await _hold(steps, key, want, Delivery(nodes=known))
+        await _hold(steps, [Found(key, want, Delivery(nodes=known))])
     _tell(steps, "hold-rebuilt", f"device {name} is held by {key} again: a pod has it")
     return True
 
 
-async def _adopt_all(steps: Steps, domains: tuple[Domain, ...], file: ClaimFile) -> None:
-    if await steps.composer.in_thread(file.path.exists):
-        for name, delivery in file.devices.items():
-            await _adopt(steps, domains, file, name, delivery)
+async def _is_known(steps: Steps, file: ClaimFile) -> bool:
+    return any(r.cdi_vendor == file.vendor for r in await steps.ledger.of_claim(file.uid))
 
 
-async def _adopt(
-    steps: Steps, domains: tuple[Domain, ...], file: ClaimFile, name: str, delivery: Delivery
-) -> None:
+async def _adopt_file(steps: Steps, domains: tuple[Domain, ...], file: ClaimFile) -> None:
+    """Hold all that a file says, or nothing: what is held alone is in the file when it is written.
+
+    Another agent may have done it, or ended the claim, while its turn was waited for.
+    """
+    gone = not await steps.composer.in_thread(file.path.exists)
+    if gone or await _is_known(steps, file):
+        return
+    taken = {
+        _said(record.claim.dra_driver, record.allotment)
+        for record in await steps.ledger.of_claim(file.uid)
+        if not record.retired
+    }
+    found: list[Found] = []
+    for name, delivery in file.devices.items():
+        one = _find(steps, domains, file, name, delivery, taken)
+        taken.add(_said(one.claim.dra_driver, one.want.allotment))
+        found.append(one)
+    await _hold(steps, found)
+    for one in found:
+        what = f"device {one.want.device.name} is held by claim {file.uid}"
+        _tell(steps, "hold-rebuilt", f"{what}: {file.path}")
+
+
+def _said(dra_driver: str, allotment: Allotment) -> tuple[str, ...]:
+    """Return what no two holds of a claim may have alike."""
+    return dra_driver, allotment.request, allotment.device, allotment.share_id
+
+
+def _find(
+    steps: Steps,
+    domains: tuple[Domain, ...],
+    file: ClaimFile,
+    name: str,
+    delivery: Delivery,
+    taken: Collection[tuple[str, ...]],
+) -> Found:
     base, _, request = name.partition(":")
     device, domain = _recognise(steps, domains, file.vendor, base, delivery)
     share = base.removeprefix(device.name).removeprefix("-")
-    if await _is_taken(steps, (file.uid, domain.dra_driver, request, device.name, share)):
+    if (domain.dra_driver, request, device.name, share) in taken:
         share = f"{file.vendor}/{name}"  # two names that say the same: both are kept apart
     want = Want(
         allotment=Allotment(
@@ -117,32 +149,29 @@ async def _adopt(
         parts=_parts(domain, device, delivery.nodes),
         undo=steps.hooks.implements(device.driver, UNPREPARE),
     )
-    key = ClaimKey(file.uid, "", "", domain.dra_driver)
-    await _hold(steps, key, want, delivery)
-    _tell(steps, "hold-rebuilt", f"device {device.name} is held by claim {file.uid}: {file.path}")
+    return Found(ClaimKey(file.uid, "", "", domain.dra_driver), want, delivery)
 
 
-async def _hold(steps: Steps, key: ClaimKey, want: Want, delivery: Delivery) -> None:
-    """Write a hold down; its parts are kept already where another one that was found has them."""
-    try:
-        await steps.ledger.adopt(key, want, delivery, steps.boot_id)
-    except HoldConflict as error:
-        _tell(steps, "device-twice", f"{key} has device {want.device.name} already, and {error}")
-        await steps.ledger.adopt(key, replace(want, parts=()), delivery, steps.boot_id)
+async def _hold(steps: Steps, found: Sequence[Found]) -> None:
+    """Write holds down; the parts of one are kept already where another that was found has them."""
+    while True:
+        try:
+            await steps.ledger.adopt(found, steps.boot_id)
+        except HoldConflict as error:
+            twice, key = error.device, found[0].claim
+            _tell(steps, "device-twice", f"{key} has device {twice} already, and {error}")
+            found = [_without_parts(o) if o.want.device.name == twice else o for o in found]
+        else:
+            return
+
+
+def _without_parts(one: Found) -> Found:
+    return replace(one, want=replace(one.want, parts=()))
 
 
 def _parts(domain: Domain, device: Device, nodes: Iterable[DeviceNode]) -> tuple[Part, ...]:
     itself = Part(f"device:{domain.dra_driver}/{device.name}", not device.shareable)
     return (itself, *parts_of(device, nodes))
-
-
-async def _is_taken(steps: Steps, wanted: tuple[str, ...]) -> bool:
-    return any(
-        wanted == (r.claim.uid, r.claim.dra_driver, one.request, one.device, one.share_id)
-        for r in await steps.ledger.read()
-        for one in (r.allotment,)
-        if not r.retired
-    )
 
 
 def _recognise(

@@ -24,7 +24,7 @@ from hardpoint._core.ledger.audits import Audited, audits_of, keep_audit
 from hardpoint._core.ledger.codec import dump, load
 from hardpoint._core.ledger.committer import Committer
 from hardpoint._core.ledger.grantrows import refuse_ungranted
-from hardpoint._core.ledger.records import Reader, Record, Result, Want
+from hardpoint._core.ledger.records import Found, Reader, Record, Result, Want
 from hardpoint._core.ledger.rows import (
     cover,
     delete,
@@ -46,7 +46,6 @@ from hardpoint.errors import BadValue, LedgerLost, LedgerUnwritable
 from hardpoint.model import (
     Claim,
     ClaimKey,
-    Delivery,
     Device,
     HoldState,
     Part,
@@ -287,20 +286,20 @@ class Ledger:
 
     # -- the rest ---------------------------------------------------------------------------------
 
-    async def adopt(self, key: ClaimKey, want: Want, delivery: Delivery, boot_id: str) -> Record:
-        """Write down a hold that only its CDI file tells of. Raises ``HoldConflict``."""
-        now, text = self._clock(), dump(delivery)
+    async def adopt(self, found: Sequence[Found], boot_id: str) -> None:
+        """Write down holds that were found, all of them or none. Raises ``HoldConflict``."""
+        now, written = self._clock(), [(one, dump(one.delivery)) for one in found]
 
-        def work(db: sqlite3.Connection) -> Record:
-            open_claim(db, key, "", now)
-            row = open_hold(db, key, want, boot_id, now)
-            db.execute(
-                "UPDATE holds SET state = ?, delivery_json = ?, rebuilt = 1 WHERE id = ?",
-                (HoldState.HELD, text, row),
-            )
-            return read_row(db, row)
+        def work(db: sqlite3.Connection) -> None:
+            for one, text in written:
+                open_claim(db, one.claim, "", now)
+                row = open_hold(db, one.claim, one.want, boot_id, now)
+                db.execute(
+                    "UPDATE holds SET state = ?, delivery_json = ?, rebuilt = 1 WHERE id = ?",
+                    (HoldState.HELD, text, row),
+                )
 
-        return await self._committer.run(work)
+        await self._committer.run(work)
 
     async def name_claim(self, key: ClaimKey) -> None:
         """Write down what a claim is called that was found in its CDI file alone."""

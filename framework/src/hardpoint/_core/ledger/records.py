@@ -41,6 +41,15 @@ class Want:
     """True if the driver has an ``unprepare_device``: without that driver there is no undoing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A hold that only a CDI file, or a pod, tells of."""
+
+    claim: ClaimKey
+    want: Want
+    delivery: Delivery
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A hold as the ledger keeps it."""
