@@ -533,7 +533,8 @@ async def test_a_hold_that_could_not_be_undone_goes_on_at_the_next_call(world: W
             await prepare(broker, claim("u1", "card-a"))
         with pytest.raises(HoldConflict):
             await prepare(broker, claim("u2", "card-a"))
-        assert world.told("undo-failed")
+        (event,) = world.told("undo-failed")
+        assert event.warning
         world.cards.faults = {}
         await prepare(broker, claim("u1", "card-a"))
         assert [hold.state for hold in broker.holds()] == [HoldState.HELD]
@@ -747,7 +748,7 @@ async def test_a_full_cdi_directory_fails_the_claim_and_leaves_nothing(world: Wo
     os.rmdir(world.cdi)
     world.cdi.write_text("a file where the directory should be")
     async with world.broker() as broker:
-        with pytest.raises(HoldFailed) as failed:
+        with pytest.raises(HoldFailed, match=f"cannot be written: {world.cdi}") as failed:
             await prepare(broker, claim("u1", "card-a"))
         assert failed.value.reason == "cdi"
         assert [hold.state for hold in broker.holds()] in ([], [HoldState.PREPARING])
@@ -889,6 +890,7 @@ async def test_a_refusal_is_told_once_with_its_reason(world: World) -> None:
         with pytest.raises(HoldDenied):
             await prepare(broker, claim("u1", "no-such"))
         (event,) = world.told("claim-refused")
+        assert event.warning
         assert (event.facts["reason"], event.facts["claim"]) == ("not-offered", "ns/claim-u1")
 
 

@@ -387,6 +387,25 @@ async def test_a_damaged_ledger_is_kept_aside_and_devices_in_use_stay_held(world
         assert [hold.device.name for hold in broker.holds()] == ["card-a"]
 
 
+@pytest.mark.parametrize("now", ["card-b", ""])
+async def test_a_device_found_again_that_its_claim_does_not_have_any_more_is_undone(
+    world: World, now: str
+) -> None:
+    """A claim that was allocated anew while nobody was there to end it."""
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        await broker.restore()
+
+        await prepare(broker, claim("u1", *filter(None, [now])))
+
+        assert [hold.device.name for hold in broker.holds()] == list(filter(None, [now]))
+        assert "unprepare card-a" in world.cards.calls
+        assert not world.files() or "card-a" not in world.file("u1")
+        await prepare(broker, claim("u2", "card-a"))
+
+
 async def test_a_claims_devices_are_found_again_together_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from pod_world import CARD, Pods, Watched, assignment, watched
 from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.pods.handover import Handover
 from hardpoint.allocation import allocation_key
-from hardpoint.errors import HoldConflict, HoldFailed, HookFault, TryAgain
+from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed, HookFault, TryAgain
 from hardpoint.kubelet.podsource import CHECKPOINT, PodSource
 from hardpoint.model import Device, DeviceNode, Hold, HoldState, Withheld
 from hardpoint.testing.cdi import CdiRegistry
@@ -227,6 +227,23 @@ async def test_a_driver_that_leaves_nothing_behind_needs_nobody_to_be_asked(
     first = await one.allocate(assignment("p0"))
 
     assert await one.allocate(assignment("p0")) == first
+
+
+async def test_what_a_call_left_half_done_goes_on_and_nobody_is_asked(
+    world: World, one: Watched
+) -> None:
+    """No pod has run with it."""
+    impatient(one)
+    world.hooks.hanging = {"prepare_device"}
+    with pytest.raises(HoldBusy):
+        await one.allocate(assignment("card-a"))
+    world.hooks.hanging = set()
+    one.pods.silent, one.pods.broken, one.pods.unreadable = True, "away", "away"
+
+    await one.allocate(assignment("card-a"))
+
+    assert [hold.state for hold in one.broker.holds()] == [HoldState.HELD]
+    assert world.cards.calls == []  # the call that hung was the only one
 
 
 async def test_a_new_id_asks_nobody(one: Watched) -> None:

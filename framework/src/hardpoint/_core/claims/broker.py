@@ -163,7 +163,7 @@ class Broker:
                     await self._end_before(key, had)
                     anew = True
                 (result,) = await self._prepare(turn, key, read, anew=True)
-                written = next(r for r in await self._of_key(key) if r.device.name == wanted)
+                (written,) = await self._of_key(key)
                 return replace(result, record=written), anew
 
     def _cleans(self, records: Iterable[Record]) -> bool:
@@ -177,10 +177,11 @@ class Broker:
         """
         await self._steps.undo(records)
         self._tell("allocation-ended", key, records)
+        ended = {record.id for record in records}
         devices = {record.device.name for record in records}
         with anyio.move_on_after(_SCRUB):
             for left in await self._ledger.of_claim(key.uid):
-                if left.retired and left.device.name in devices:
+                if left.id in ended:
                     await self._upkeep.finish(left)
             while self._is_withheld(devices):  # noqa: ASYNC110 - until the offer is made again
                 await anyio.sleep(_LOOK)
@@ -197,11 +198,10 @@ class Broker:
         """
         with _as_hold_errors():
             async with self._turn(record.claim, patience=_PATIENCE):
-                found = [r for r in await self._of_key(record.claim) if r.id == record.id]
-                if not found or found[0].rev != record.rev:
+                if record not in await self._of_key(record.claim):
                     return False
-                await self._steps.undo(found)
-        self._tell("allocation-ended", record.claim, found)
+                await self._steps.undo([record])
+        self._tell("allocation-ended", record.claim, [record])
         self._upkeep.wake()
         return True
 
@@ -288,7 +288,10 @@ class Broker:
     async def _take(
         self, claim: Claim, records: tuple[Record, ...]
     ) -> tuple[tuple[Record, ...], tuple[Admitted, ...]]:
-        """Open the claim's holds, or go on with those that an earlier call left half done."""
+        """Open the claim's holds, or go on with those that an earlier call left half done.
+
+        A hold found again for a device that the claim does not have any more is undone.
+        """
         half_done = tuple(record for record in records if not record.rebuilt)
         rebuilt = [record for record in records if record.rebuilt]
         try:
@@ -296,14 +299,16 @@ class Broker:
         except (HoldDenied, HoldConflict):
             await self._steps.undo(half_done)
             raise
-        if half_done and not rebuilt and _same(half_done, admitted):
+        if not rebuilt and _same(half_done, admitted):
             for record, one in zip(half_done, admitted, strict=True):
                 await self._ledger.widen(record, one.want.parts)  # it may be renumbered since
             return half_done, admitted
-        await self._steps.undo(half_done)
-        await self._refuse_retired(claim)
         wants = [one.want for one in admitted]
-        taken = await self._ledger.take(claim, wants, self._steps.boot_id, replaces=rebuilt)
+        names = {want.cdi_name for want in wants}  # of one found again, all that is known
+        await self._steps.undo([*half_done, *(r for r in rebuilt if r.cdi_name not in names)])
+        await self._refuse_retired(claim)
+        found = [record for record in rebuilt if record.cdi_name in names]
+        taken = await self._ledger.take(claim, wants, self._steps.boot_id, replaces=found)
         return taken, admitted
 
     async def _refuse_retired(self, claim: Claim) -> None:
@@ -330,7 +335,6 @@ class Broker:
                 turn.check()
             changed = {result.record.id: result.delivery for result in results}
             await self._steps.write_files(claim.key.uid, changed)
-            turn.check()
             if results:
                 await self._ledger.hold(results)
         except HookLate:  # its outcome is unknown: the next call for the claim joins it
@@ -339,8 +343,6 @@ class Broker:
             await self._undo_after(error, records)
             raise
         turn.check()
-        if not records and not await self._ledger.of_claim(claim.key.uid):
-            await self._upkeep.remove_files(claim.key.uid)
         return results
 
     async def _again(
@@ -349,10 +351,9 @@ class Broker:
         """Answer for a claim that is held already, and make its CDI file true again."""
         claim, offer = claim_of(records), self._offer()
         await self._granted.confirm_held(records)  # who asks may be somebody new
-        turn.check()
         renewals = [await self._steps.renew(record, claim, offer) for record in records]
-        turn.check()
         await self._steps.keep(renewals, anew=anew)
+        turn.check()
         for renewal in renewals:
             if renewal.refused is not None:
                 raise renewal.refused
