@@ -394,6 +394,27 @@ async def test_the_next_look_is_when_the_first_is_due_and_never_later_than_usual
         assert one.reaper._pause() == 0.0
 
 
+@pytest.mark.parametrize("away", ["the API server", "the kubelet", "the source of grants"])
+async def test_who_is_due_while_nothing_can_be_said_of_them_is_no_reason_to_look_each_second(
+    world: ReaperWorld, away: str
+) -> None:
+    uid = world.api_pod("train")
+    world.claim("c", "gpu0", "a1", pods=[("train", uid)])
+    world.revoke("gpu0", "a1")
+    async with reaping(world, Asked) as one:
+        await one.look()
+        world.kube_down = away == "the API server"
+        world.readable = away != "the source of grants"
+        world.pods.broken = "no such socket" if away == "the kubelet" else ""
+        for _ in range(3):
+            await one.look(after=60)
+            assert one.reaper._pause() == 5.0
+
+        world.kube_down, world.readable, world.pods.broken = False, True, ""
+        await one.look(after=5)
+        assert one.policy.calls == [("train", "a1", 1)]
+
+
 async def test_one_wake_is_one_look_and_time_alone_is_reason_for_one(
     world: ReaperWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,8 @@ class Reaper:
         self._orphans: dict[str, Release] = {}
         self._wake: anyio.Event | None = None
         self._silent_since: float | None = None
+        self._looked = -math.inf
+        """When the last look began. About who was due then and is so still nothing can be done."""
 
     # -- what others ask --------------------------------------------------------------------------
 
@@ -138,11 +140,14 @@ class Reaper:
             await anyio.sleep(1)
 
     def _pause(self) -> float:
+        """Return the seconds until somebody is due; who was due at the last look waits like all."""
         now, every = self._clock(), _EVERY_HELD if self._suspects else _EVERY
-        return max(0.0, min([every, *(one.due - now for one in self._suspects.values())]))
+        due = [one.due for one in self._suspects.values() if one.due > self._looked]
+        return max(0.0, min([every, *(one - now for one in due)]))
 
     async def sweep(self) -> None:
         """Look once, and do what is due. What fails is on the fault board."""
+        self._looked = self._clock()
         if not self._around.writing() or not self._around.active():
             self._forget()
             return
