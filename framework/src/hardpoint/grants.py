@@ -8,6 +8,7 @@ time is a *release*. What no source governs is granted.
 from __future__ import annotations
 
 import enum
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ _TAG = 4
 """Bytes, two letters each."""
 _TAIL = 1 + 2 * _TAG
 """Characters that a tag adds to a name, its dash included."""
+_TAGGED = re.compile(r"-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +225,12 @@ def published_name(device: str, allocation: str) -> str:
 def is_name_of(published: str, device: str) -> bool:
     """Say whether a name is what a device is called in DRA under whatever grant, or under none.
 
-    For words to people alone: a device may have such a name of its own.
+    A device may have such a name of its own, ``gpu0-1a2b3c4d``: look for that first.
     """
-    half = fit_name(device, room=_TAIL)
-    return published == device or (published[:-_TAIL] == half and published[-_TAIL] == "-")
+    half, end = fit_name(device, room=_TAIL), published[-_TAIL:]
+    return published == device or (
+        published[:-_TAIL] == half and _TAGGED.fullmatch(end) is not None
+    )
 
 
 def attributes_of(device: Device, allocation: str) -> Mapping[str, AttributeValue]:

@@ -170,6 +170,14 @@ def test_a_device_whose_own_name_reads_like_a_grant_of_another_is_itself() -> No
     assert said(known.of_claim("ns", "c", OURS, name)) == (OURS, name, "")
 
 
+@pytest.mark.parametrize(
+    "name", ["gpu0-slot-one", "gpu0-1a2b3c4", "gpu0-1a2b3c4dd", "gpu0_1a2b3c4d"]
+)
+def test_a_part_that_vanished_is_not_taken_for_its_whole(name: str) -> None:
+    """Eight letters that are no tag are a name of its own: hardware that is gone reaps nobody."""
+    assert facts().of_claim("ns", "c", OURS, name) is None
+
+
 def test_a_claims_device_is_one_of_its_own_driver() -> None:
     known = facts(devices=(Meant(THEIRS, gpu("gpu0")), Meant(OURS, gpu("gpu1"))))
 
