@@ -17,7 +17,17 @@ from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.state import read_status
 from hardpoint.errors import HoldError
 from hardpoint.grants import NodeCondition
-from hardpoint.model import Capacity, Condition, Delivery, Part, Taint, Topology, Unread, Version
+from hardpoint.model import (
+    Addition,
+    Capacity,
+    Condition,
+    Delivery,
+    Part,
+    Taint,
+    Topology,
+    Unread,
+    Version,
+)
 
 from .conftest import World, claim, reading, until
 
@@ -347,3 +357,17 @@ async def test_vetoes_of_one_condition_with_two_reasons_are_one_that_does_not_fl
             type="Exposed", reason="Rival", message="a rival has it so has this one"
         )
         assert agent.conditions() == (said,)
+
+
+@pytest.mark.parametrize("env", [{"A": "x" * 10**7}, {f"A{n}": "x" * 99 for n in range(1000)}])
+async def test_variables_with_which_no_container_starts_cost_only_themselves(
+    world: World, env: dict[str, str]
+) -> None:
+    bad = _bad("policy", annotate_delivery=lambda self: Addition(env=env))
+    async with world.agent(bad) as agent:
+        wanted = claim("radio0")
+        await agent.prepare(wanted.key, reading(wanted))
+
+        written = b"".join(path.read_bytes() for path in world.paths.cdi.glob("*.json"))
+        assert b"/dev/radio0" in written
+        assert len(written) < 10_000

@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 _THREADS = 16
 
+_LONGEST_ENV = 64 << 10
+"""Bytes that one policy may add: ``execve`` takes no string of 128 KiB (MAX_ARG_STRLEN)."""
 _NO_DEVICES = (["shm"], ["mqueue"], ["hugepages"])
 """What of /dev are file systems of memory."""
 
@@ -107,19 +109,27 @@ class Composer:
     def _annotated(
         self, delivery: Delivery, additions: Mapping[str, Addition | None], vendor: str
     ) -> Delivery:
-        """Add what policies add; an addition that CDI would refuse costs only itself."""
+        """Add what policies add; one that CDI or the kernel would refuse costs only itself."""
         for policy, addition in additions.items():
             if not isinstance(addition, Addition):
                 continue
             try:
                 alone = Delivery(env=addition.env, annotations=addition.annotations)
                 cdi.spec(vendor, [("d", alone)])
+                _check_size(addition)
             except BadValue as error:
                 message = f"annotate_delivery of {policy} is left out: {error}"
                 self._report(Event(name="annotation-refused", message=message, warning=True))
                 continue
             delivery = delivery.with_additions(addition)
         return delivery
+
+
+def _check_size(addition: Addition) -> None:
+    """Raise ``BadValue`` for variables with which no container could be started."""
+    size = sum(len(f"{name}={value}".encode()) for name, value in addition.env.items())
+    if size > _LONGEST_ENV:
+        raise BadValue("env", f"{size} bytes", f"at most {_LONGEST_ENV} bytes of variables")
 
 
 def _refuse_mounted_devices(device: Device, delivery: Delivery) -> None:
