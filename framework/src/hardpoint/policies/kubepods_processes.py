@@ -17,7 +17,7 @@ from hardpoint.contract import hookimpl
 from hardpoint.grants import Evidence, Release
 from hardpoint.node import Node
 from hardpoint.parameters import Settings
-from hardpoint.policies._pod_names import PodName, pods_by_uid
+from hardpoint.policies._pod_names import PodName, PodNames
 from hardpoint.policies._processes import Found, Processes, Wanted
 
 _NOT_HOST = (
@@ -42,7 +42,7 @@ class KubepodsProcesses:
 
     def __init__(self, node: Node, settings: KubepodsProcessesSettings) -> None:
         self.node, self.settings = node, settings
-        self._processes = Processes(node.proc)
+        self._processes, self._names = Processes(node.proc), PodNames()
         self.not_applicable = "" if self._processes.sees_pods() else _NOT_HOST
 
     @hookimpl
@@ -56,7 +56,7 @@ class KubepodsProcesses:
         found = await anyio.to_thread.run_sync(self._look, release, abandon_on_cancel=True)
         if not found:
             return Evidence.none(began)
-        pods = await pods_by_uid(agent)
+        pods = await self._names.of(agent, (one.pod for one in found))
         counted = [one for one in found if not self._is_trusted(pods.get(one.pod))]
         users = tuple(dict.fromkeys(_users(counted, pods)))
         return Evidence.used_by(began, *users) if users else Evidence.none(began)
