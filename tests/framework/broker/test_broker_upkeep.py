@@ -198,9 +198,9 @@ async def test_a_refresh_follows_new_node_numbers(world: World) -> None:
         assert len(world.told("claim-refreshed")) == 1
 
 
-def written(file: Path) -> tuple[int, int, int]:
-    """Return what changes when a file is written, and not when it is read."""
-    found = file.stat()
+def written(path: Path) -> tuple[int, int, int]:
+    """Return what tells that a file was written: it is read, so its times are not all the same."""
+    found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -208,9 +208,9 @@ async def test_a_refresh_without_a_change_writes_nothing(world: World) -> None:
     async with world.broker() as broker:
         await prepare(broker, claim("u1", "card-a"))
         files = (world.cdi / "hardpoint.dev-u1.json", world.state / "ledger.db-wal")
-        before = [written(file) for file in files]
+        before = [written(path) for path in files]
         await broker.refresh(world.offer())
-        assert [written(file) for file in files] == before
+        assert [written(path) for path in files] == before
         assert world.told("claim-refreshed") == []
 
 
