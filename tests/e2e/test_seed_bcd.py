@@ -404,6 +404,10 @@ async def test_the_slice_and_its_claims_are_the_seeds(seed: Seed) -> None:
         )
         assert (seed.root / f"kubelet/plugins_registry/{DRIVER}-reg.sock").exists()
 
+        seed.whole.fail("xid 48")
+        await seed.until("it leaves while it is ill", lambda: _slices(seed) == [])
+        seed.whole.mend()
+        await seed.until("it comes back", lambda: len(_slices(seed)) == 1)
         pod = _claim(seed, "c1", published)
         (prepared,) = await seed.kubelet.prepare(pod)
         assert f"bcd.dev/gpu={device}" in prepared.cdi_ids
