@@ -28,6 +28,10 @@ LONGEST_LINE = 16 << 20
 """Bytes of one watch event; etcd takes 1.5 MiB."""
 
 
+_A_WHILE = 5.0
+"""Seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A collection of the API: ``Resource("resource.k8s.io", "v1", "resourceslices")``."""
@@ -98,6 +102,11 @@ class Backoff:
     def reset(self) -> None:
         """Begin small again: it worked."""
         self.failures = 0
+
+    def worked(self, seconds: float) -> None:
+        """Begin small again if it worked for a while: a proxy may end all at their first event."""
+        if seconds >= _A_WHILE:
+            self.reset()
 
 
 def decode(raw: bytes) -> Json:

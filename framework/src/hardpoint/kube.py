@@ -296,6 +296,7 @@ class Kube:
         """
         backoff, version = Backoff(), ""
         while True:
+            began = anyio.current_time()
             try:
                 if not version:
                     listing = await self.list(resource, namespace=namespace, fields=fields)
@@ -305,7 +306,7 @@ class Kube:
                 stream = self._events(resource.path(namespace), query, on_trouble)
                 async with aclosing(stream) as events:
                     async for version, change in events:  # noqa: B007 - where to resume
-                        backoff.reset()
+                        backoff.worked(anyio.current_time() - began)
                         if change is not None:
                             yield change
             except KubeNotFound:

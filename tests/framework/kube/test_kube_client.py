@@ -647,12 +647,18 @@ async def test_a_watch_outlives_a_server_that_is_down(
     assert [e for e in watched.troubles if isinstance(e, KubeGone)] == []
 
 
-async def test_a_watch_does_not_knock_in_a_tight_loop(server: FakeApiServer) -> None:
+@pytest.mark.parametrize("event", ["bookmark", "change"])
+async def test_a_watch_does_not_knock_in_a_tight_loop(server: FakeApiServer, event: str) -> None:
+    """Neither where each one ends at once, nor where each has brought something before."""
     delays: list[float] = []
 
     async def asked_to_wait(seconds: float) -> None:
         delays.append(seconds)
-        server.bookmark()
+        if event == "bookmark":
+            server.bookmark()
+        else:
+            note = {"n": str(len(delays))}
+            server.edit("nodes", "node-a").update(metadata={"annotations": note})
         await (anyio.sleep_forever() if len(delays) == 50 else anyio.lowlevel.checkpoint())
 
     def closed_fifty_times() -> bool:
