@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -78,6 +79,20 @@ async def test_status_as_json_names_everything(node: Node) -> None:
     assert (status["running"], status["writing"], status["node"]) == (True, True, "node-1")
     assert status["pid"] == node.agent.pid
     assert status["notes"][f"frontend/dra registration of {DRIVER}"]["state"] == "registered"
+
+
+async def test_status_shows_no_row_of_which_there_is_nothing_to_say(node: Node) -> None:
+    await node.until(lambda a: a.code == 0, "status", "--ready")
+    await ended(node.agent)
+    file = node.shell.state / "status.json"
+    notes = {"policy/drain": {"asked": "", "why": None}, "policy/x": {"count": 0, "why": ""}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": notes}))
+
+    shown = (await node.says("status")).out
+
+    assert "policy/drain" not in shown
+    assert shown.split("policy/x\n")[1].splitlines()[0].split() == ["count", "0"]
+    assert "why" not in shown.split("policy/x\n")[1]
 
 
 async def test_readiness_is_an_exit_status(node: Node) -> None:

@@ -88,7 +88,10 @@ def _in_words(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(notes: dict[str, dict[str, Any]]) -> None:
-    for source, facts in sorted(notes.items()):
+    for source, all_facts in sorted(notes.items()):
+        facts = {key: value for key, value in all_facts.items() if value not in ("", None, [], {})}
+        if not facts:
+            continue  # a drain that nobody asks for has nothing to say
         print(f"\n{source}")
         width = max((len(key) for key in facts), default=0)
         for key, value in facts.items():
