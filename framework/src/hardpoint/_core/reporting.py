@@ -17,7 +17,6 @@ import anyio.to_thread
 
 from hardpoint._core.pods.podlist import PodList, Users
 from hardpoint._core.state import write_status
-from hardpoint.grants import published_name
 from hardpoint.model import Hold, Offered
 
 if TYPE_CHECKING:
@@ -95,8 +94,9 @@ class Reporter:
 
 
 def _hold(hold: Hold, listed: PodList | None) -> dict[str, Any]:
-    name = published_name(hold.device.name, hold.allocation)
-    return hold_status(hold, None if listed is None else listed.users(hold.claim, name))
+    if listed is None:
+        return hold_status(hold, None)
+    return hold_status(hold, listed.users(hold.claim, hold.device.name, hold.allocation))
 
 
 def hold_status(hold: Hold, users: Users | None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from hardpoint._core.ledger.records import Record
 from hardpoint._core.pods.podlist import PodList
 from hardpoint.cli.output import fail
 from hardpoint.errors import HardpointError
-from hardpoint.grants import published_name
 from hardpoint.settings import AgentSettings
 
 
@@ -50,9 +49,7 @@ def users_of(
     except (HardpointError, OSError, ImportError) as error:
         return {}, str(error)
     users = {
-        record.id: listed.users(
-            record.claim, published_name(record.device.name, record.allotment.allocation)
-        )
+        record.id: listed.users(record.claim, record.device.name, record.allotment.allocation)
         for record in records
     }
     return {row: tuple(dict.fromkeys(map(str, found))) for row, found in users.items()}, ""

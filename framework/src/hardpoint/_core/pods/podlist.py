@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hardpoint.allocation import PodUser, allocation_key, is_allocation
+from hardpoint.grants import is_name_of, published_name
 from hardpoint.kubelet.pods import PodUse
 from hardpoint.model import ClaimKey
 
@@ -47,11 +48,33 @@ class PodList:
             uids=frozenset(allocation_key(*names, "").uid for names in ids),
         )
 
-    def users(self, claim: ClaimKey, device: str) -> Users:
-        """Return who has a device that is held for a claim or an allocation."""
+    def users(self, claim: ClaimKey, device: str, allocation: str = "") -> Users:
+        """Return who has a device that is held for a claim or an allocation.
+
+        A hold that was found again in a CDI file knows neither its grant nor, at first, what its
+        claim is called: it is had by whoever has the device under any name that it may have.
+        """
         if is_allocation(claim):
+            return self._of_id(claim)
+        place = claim.namespace, claim.name, claim.dra_driver
+        exact = self.claims.get((*place, published_name(device, allocation)))
+        return exact if exact is not None else self._of_device(claim, device)
+
+    def _of_id(self, claim: ClaimKey) -> Users:
+        if claim.name:
             return self.ids.get((claim.namespace, claim.name), ())
-        return self.claims.get((claim.namespace, claim.name, claim.dra_driver, device), ())
+        found = (n for n in self.ids if allocation_key(*n, "").uid == claim.uid)
+        return next((self.ids[names] for names in found), ())
+
+    def _of_device(self, claim: ClaimKey, device: str) -> Users:
+        found = (
+            users
+            for (namespace, name, driver, published), users in self.claims.items()
+            if driver == claim.dra_driver
+            and (not claim.name or (namespace, name) == (claim.namespace, claim.name))
+            and is_name_of(published, device)
+        )
+        return tuple(dict.fromkeys(user for users in found for user in users))
 
 
 def _add(found: dict[_Key, Users], key: _Key, user: PodUser) -> None:
