@@ -174,7 +174,15 @@ class _Group(msgspec.Struct):
     versions: list[_Version] | None = None
 
 
-PAGE, MARKED, GROUP = _Page, _Marked, _Group
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Groups(msgspec.Struct):
+    groups: list[_Named]
+
+
+PAGE, MARKED, GROUP, GROUPS = _Page, _Marked, _Group, _Groups
 
 
 def shaped(kind: type[Any], found: Json, what: str) -> Json:

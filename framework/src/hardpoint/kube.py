@@ -22,6 +22,7 @@ import anyio.to_thread
 from hardpoint._kube import (
     EVENTS,
     GROUP,
+    GROUPS,
     MARKED,
     NODES,
     PAGE,
@@ -341,14 +342,28 @@ class Kube:
     # -- the server -------------------------------------------------------------------------------
 
     async def versions(self, group: str) -> tuple[str, ...]:
-        """Return the versions of an API group that this server serves, newest first."""
+        """Return the versions of an API group that this server serves, newest first.
+
+        None of one that it does not serve: by its list of all groups, since what stands between
+        answers 404 too while it has no server to ask.
+        """
         try:
             request = Request("GET", f"apis/{group}")
             found = shaped(GROUP, await self._ask(request), str(request))
-        except KubeNotFound:
+        except KubeNotFound as error:
+            if group in await self._groups():
+                raise KubeUnreachable(f"{error}, and its list of groups has it") from error
             return ()
         served = [str(entry["version"]) for entry in found.get("versions") or ()]
         return tuple(sorted(served, key=rank, reverse=True))
+
+    async def _groups(self) -> frozenset[str]:
+        request = Request("GET", "apis")
+        try:
+            found = shaped(GROUPS, await self._ask(request), str(request))
+        except KubeNotFound as error:
+            raise KubeUnreachable(f"{error}: who answers so is no API server") from error
+        return frozenset(one["name"] for one in found["groups"])
 
     async def server_version(self) -> str:
         """Return the server's ``gitVersion``: ``v1.37.0``."""

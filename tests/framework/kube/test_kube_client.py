@@ -647,6 +647,21 @@ async def test_a_watch_outlives_a_server_that_is_down(
     assert [e for e in watched.troubles if isinstance(e, KubeGone)] == []
 
 
+async def test_a_group_that_is_not_served_has_no_versions_by_the_servers_list_of_groups() -> None:
+    async with FakeApiServer(versions=()) as server, Kube.at(server.url) as kube:
+        assert await kube.versions("resource.k8s.io") == ()
+
+
+@pytest.mark.parametrize("path", ["/apis", "/apis/resource.k8s.io"])
+async def test_a_404_of_who_is_no_api_server_is_no_word_on_what_it_serves(
+    kube: Kube, server: FakeApiServer, path: str
+) -> None:
+    server.trouble(path=path, status=404)
+
+    with pytest.raises(KubeUnreachable):
+        await kube.versions("resource.k8s.io")
+
+
 @pytest.mark.parametrize("event", ["bookmark", "change"])
 async def test_a_watch_does_not_knock_in_a_tight_loop(server: FakeApiServer, event: str) -> None:
     """Neither where each one ends at once, nor where each has brought something before."""

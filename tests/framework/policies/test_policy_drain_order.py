@@ -340,6 +340,28 @@ async def test_the_node_comes_back_by_its_file_where_even_reading_it_is_forbidde
         await drain_world.until(lambda: not drain_world.agent.withdrawn)
 
 
+async def test_a_proxy_that_finds_no_server_ends_no_drain_and_keeps_nobody_from_one(
+    drain_world: DrainWorld,
+) -> None:
+    """It answers 404 to everything: there is neither no Node, nor no pod."""
+    drain_world.add_pod("train")
+    lost = drain_world.server.trouble(path="/", status=404)
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.agent.withdrawn)
+        await drain_world.until(
+            lambda: (
+                {"policy/drain: Node", "policy/drain: pods"} <= (drain_world.agent.faults.keys())
+            )
+        )
+        assert not drain_world.released
+        lost.end()
+
+        await drain_world.until(lambda: drain_world.going() == {"train": 30})
+        await drain_world.until(lambda: drain_world.cordoned)
+        await drain_world.until(lambda: not drain_world.agent.faults)
+
+
 async def test_what_somebody_changes_on_the_node_meanwhile_is_kept(
     drain_world: DrainWorld,
 ) -> None:

@@ -364,10 +364,29 @@ async def test_the_newest_version_that_is_served_is_read(
 async def test_an_api_that_is_not_served_has_no_rival(
     kubelet: FakeKubelet, short_path: Path, clock: ManualClock
 ) -> None:
-    async with FakeApiServer() as old:
-        old.trouble(path="/apis/resource.k8s.io", status=404)
+    async with FakeApiServer(versions=()) as old:
         agent = FakeAgent(short_path, kube=lambda: Kube.at(old.url))
         assert await asked(made(agent, clock), agent) == ()
+
+
+@pytest.mark.parametrize("path", ["/", "/apis/resource.k8s.io"])
+async def test_a_proxy_that_finds_no_server_says_nothing_of_rivals(
+    kubelet: FakeKubelet, short_path: Path, clock: ManualClock, path: str
+) -> None:
+    """It answers 404 to everything, or to what it does not know; the rival is there all the same"""
+    async with FakeApiServer() as server:
+        server.add_node("node-1")
+        await publish(server, "gpu.nvidia.com", address=ADDRESS)
+        agent = FakeAgent(short_path, kube=lambda: Kube.at(server.url))
+        policy = made(agent, clock)
+        assert await asked(policy, agent)
+
+        lost = server.trouble(path=path, status=404)
+        for _ in range(5):
+            clock.advance(60)
+            assert await asked(policy, agent)
+        assert lost.met
+        assert "ResourceSlicesUnavailable" in agent.raised
 
 
 async def test_an_api_server_that_never_answered_keeps_back_what_is_guarded(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hardpoint.errors import KubeError, KubeUnreachable
+from hardpoint.errors import KubeError, KubeNotFound, KubeUnreachable
 from hardpoint.kube import NODES, Backoff, Json, Listing
 from hardpoint.reading import decimal
 
@@ -53,7 +53,19 @@ class OwnNode:
         """The Node, or None where there is none, or none is known."""
 
     async def follow(self) -> None:
-        """Keep it current for ever; failures are on the fault board, and cost its news only."""
+        """Keep it current for ever; failures are on the fault board, and cost its news only.
+
+        Every API server has nodes: who knows of none is a proxy that has no server to ask.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                await self._follow()
+            except KubeNotFound as error:
+                self._say_trouble(error)
+            await anyio.sleep(backoff.next())
+
+    async def _follow(self) -> None:
         name = self._agent.node.name
         watch = self._kube.watch(
             NODES, fields={"metadata.name": name}, on_trouble=self._say_trouble

@@ -139,12 +139,12 @@ def check_media(request: HttpRequest) -> None:
 def discovery(steps: list[str], minor: int, versions: tuple[str, ...]) -> Json | None:
     """Return what the server says of itself; None where the path is no such question."""
     listed = [{"groupVersion": f"{GROUP}/{v}", "version": v} for v in versions]
-    group: Json = {"name": GROUP, "versions": listed, "preferredVersion": listed[0]}
+    group: Json = {"name": GROUP, "versions": listed, "preferredVersion": next(iter(listed), None)}
     answers: dict[str, Json] = {
         "version": {"major": "1", "minor": str(minor), "gitVersion": f"v1.{minor}.0"},
         "api": {"kind": "APIVersions", "versions": ["v1"]},
-        "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]},
-        f"apis/{GROUP}": {"kind": "APIGroup", "apiVersion": "v1", **group},
+        "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group] * bool(listed)},
+        **({f"apis/{GROUP}": {"kind": "APIGroup", "apiVersion": "v1", **group}} if listed else {}),
         "api/v1": _resources("", "v1", minor),
         **{f"apis/{GROUP}/{v}": _resources(GROUP, v, minor) for v in versions},
     }

@@ -65,7 +65,7 @@ class FakeApiServer:
         settling: float = 0.05,
     ) -> None:
         self.minor, self._port, self.settling = minor, port, settling
-        self.versions = versions or served_versions(minor)
+        self.versions = served_versions(minor) if versions is None else versions
         self.gates = {name: minor >= since for name, since in GATES.items()} | dict(gates or {})
         self.requests: list[Seen] = []
         self._store = Store()
