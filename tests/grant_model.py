@@ -27,7 +27,6 @@ from hardpoint import (
     Grant,
     GrantedDevice,
     GrantOutcome,
-    Hold,
     Release,
     exclusive,
     hookimpl,
@@ -39,8 +38,11 @@ from hardpoint.agent import Agent
 from hardpoint.errors import HoldError
 from hardpoint.grants import published_name
 from hardpoint.kube import Kube
+from hardpoint.kubelet.pods import PodUse
 from hardpoint.model import Allotment, Claim, ClaimKey
+from hardpoint.policies import pod_resources
 from hardpoint.policies.pod_reaper import PodReaper
+from hardpoint.policies.pod_resources import PodResourcesUsers
 from hardpoint.settings import AgentSettings, PathSettings
 from hardpoint.testing.api_server import FakeApiServer
 from hardpoint.testing.clock import ManualClock
@@ -50,8 +52,11 @@ DEVICES = ("d0", "d1", "d2")
 ALLOCATIONS = ("a", "b", "c")
 DRIVER = "hardpoint.dev"
 NODE = "node-1"
-_QUICK = {"pods_per_minute": 1000, "first_after_s": 1, "again_after_s": 1}
-"""So that few steps lead to a deletion; what the seconds are is tested elsewhere."""
+_SECTIONS = {
+    "pod_reaper": {"pods_per_minute": 1000, "first_after_s": 1, "again_after_s": 1},
+    "pod_resources": {"settle": 0},
+}
+"""So that few steps lead to a deletion or a release; what the seconds are is tested elsewhere."""
 
 
 @dataclass
@@ -153,7 +158,7 @@ def _source(truth: Truth) -> type:
     return Source
 
 
-def _evidence(truth: Truth) -> type:
+def _processes(truth: Truth) -> type:
     class Processes:
         """What kubepods_processes finds."""
 
@@ -169,25 +174,26 @@ def _evidence(truth: Truth) -> type:
             ]
             return Evidence.used_by(began, *users) if users else Evidence.none(began)
 
-    class Listed:
-        """What pod_resources finds."""
+    return Processes
 
-        def __init__(self, node: object, settings: object) -> None: ...
 
-        @hookimpl
-        def find_users(self, release: Release, holds: tuple[Hold, ...]) -> Evidence:
-            began = time.monotonic()
-            if truth.kubelet_fails:
-                return Evidence.unknown("the kubelet does not answer")
-            names = {published_name(name, release.allocation) for name in release.names}
-            users = [
-                pod.name
-                for pod in truth.pods.values()
-                if pod.listed and published_name(pod.device, pod.allocation) in names
-            ]
-            return Evidence.used_by(began, *users) if users else Evidence.none(began)
+class Kubelet(Pods):
+    """What the kubelet answers; one that has just started lists nobody until it knows its pods."""
 
-    return type("Both", (), {"processes": Processes, "listed": Listed})
+    is_new = False
+
+    async def list(self) -> tuple[PodUse, ...]:
+        listed = await super().list()
+        return () if self.is_new else listed
+
+    async def get(self, namespace: str, name: str) -> PodUse | None:
+        found = await super().get(namespace, name)
+        return None if self.is_new else found
+
+    def start_anew(self) -> None:
+        """Another one serves, which the API server has told of no pod yet."""
+        self.restart()
+        self.is_new = True
 
 
 class GrantNode:
@@ -195,7 +201,8 @@ class GrantNode:
 
     def __init__(self, root: Path, server: FakeApiServer) -> None:
         self.root, self.server = root, server
-        self.truth, self.pods, self.clock = Truth(), Pods(), ManualClock(1000.0)
+        self.truth, self.pods, self.clock = Truth(), Kubelet(), ManualClock(1000.0)
+        self.pods.has("bystander")
         self.machine = FakeMachine(root / "machine")
         for number, name in enumerate(DEVICES):
             self.machine.platform(f"acme-{name}").node("things", name, 240, number)
@@ -206,25 +213,25 @@ class GrantNode:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run an agent until the block ends; time stands still for what it would do by itself."""
-        both: Any = _evidence(self.truth)
         plugins = Plugins(
             [
                 Plugin("driver", "things", loaded=_Driver),
                 Plugin("policy", "source", loaded=_source(self.truth)),
-                Plugin("policy", "processes", loaded=both.processes),
-                Plugin("policy", "listed", loaded=both.listed),
+                Plugin("policy", "processes", loaded=_processes(self.truth)),
+                Plugin("policy", "pod_resources", loaded=PodResourcesUsers),
                 Plugin("policy", "pod_reaper", loaded=PodReaper),
             ]
         )
         node = self.machine.node()
         node.name = NODE
         for plugin in plugins.all:
-            quick = _QUICK if plugin.name == "pod_reaper" else {}
-            plugins.start(plugin, node, quick)
+            plugins.start(plugin, node, _SECTIONS.get(plugin.name, {}))
             assert plugin.state == "running", plugin.reason
         settings = AgentSettings(paths=self.paths, node_name=NODE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(agent_module, "PodSource", lambda *_: self.pods)
+            for module in (agent_module, pod_resources):
+                patch.setattr(module, "PodSource", lambda *_: self.pods)
+            patch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # the machine is a worker
             patch.setattr(Reaper, "run", lambda _: anyio.sleep_forever())  # it looks when told to
             agent = HardpointAgent(settings, node, instance="", plugins=plugins, events=False)
             agent.connect = lambda: self._connect()  # type: ignore[method-assign]
@@ -261,6 +268,7 @@ class GrantNode:
         if device not in granted and not self.truth.source_fails:
             self.truth.wrong.append(f"{name} got {device} of {pod.allocation}: {granted}")
         self.truth.pods[pod.uid] = pod
+        self.pods.is_new = False  # whoever starts a pod has heard of all
         self.pods.claims(name, pod.key.name, published_name(device, pod.allocation))
         return True
 

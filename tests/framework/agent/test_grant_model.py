@@ -155,11 +155,24 @@ class Grants(Model):
     def _mend(self) -> None:
         for cannot in ("source", "kubelet", "evidence", "api"):
             setattr(self.truth, f"{cannot}_fails", False)
+        self.node.pods.is_new = False
 
     @rule()
     def restart(self) -> None:
         self.context.__exit__(None, None, None)
         self._open()
+
+    @rule()
+    def restart_kubelet(self) -> None:
+        """It lists nobody until the API server has told it of its pods; they run on meanwhile."""
+        self.node.pods.start_anew()
+        self.portal.call(self.node.settle)
+
+    @precondition(lambda self: self.node.pods.is_new)
+    @rule()
+    def kubelet_knows_its_pods(self) -> None:
+        self.node.pods.is_new = False
+        self.portal.call(self.node.settle)
 
     # -- what must always be ----------------------------------------------------------------------
 
