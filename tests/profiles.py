@@ -4,7 +4,7 @@
 
     pytest -s --hypothesis-profile=nightly --timeout=0 --hypothesis-seed=20240607 -k model
 
-It plays 60 times as many examples, or ``HARDPOINT_MODEL_TIMES`` as many, of twice the length. With
+It plays 75 times as many examples, or ``HARDPOINT_MODEL_TIMES`` as many, of twice the length. With
 a seed it is repeatable; a failure prints the steps that lead to it.
 """
 
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 NIGHTLY = "nightly"
-_LONGER = int(os.environ.get("HARDPOINT_MODEL_TIMES", "60"))
+_LONGER = int(os.environ.get("HARDPOINT_MODEL_TIMES", "75"))
 
 
 def register() -> None:
