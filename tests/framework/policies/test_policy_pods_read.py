@@ -40,6 +40,10 @@ def test_a_pod_asks_as_a_whole_and_in_each_of_its_containers() -> None:
     assert asked(initContainers=[{"resources": {"limits": {"before": "1"}}}]) == ["before"]
 
 
+def test_a_pod_is_called_by_its_namespace_and_name() -> None:
+    assert str(read_pod({"metadata": NAMED})) == "media/train"
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
