@@ -18,7 +18,6 @@ from hardpoint.grants import Evidence, Release
 from hardpoint.kube import PODS, Json, Kube
 from hardpoint.model import Device, DeviceNode
 from hardpoint.node import Node
-from hardpoint.policies._pod_names import PodName, PodNames
 from hardpoint.policies._processes import Found, Processes, Wanted, pod_of
 from hardpoint.policies.kubepods_processes import KubepodsProcesses, KubepodsProcessesSettings
 from hardpoint.testing import FakeAgent
@@ -377,32 +376,6 @@ async def test_a_pod_is_called_by_its_name_where_the_api_server_knows_it(
     assert not trusted.users
     assert untrusted.users
     assert deaf.users, "who it is cannot be said, so it is not trusted"
-
-
-async def test_names_are_asked_for_once_and_what_has_none_now_and_then(tmp_path: Path) -> None:
-    """A release may be stuck for hours, and an API server away for as long."""
-    now = 0.0
-    names = PodNames(clock=lambda: now)
-    async with FakeApiServer() as server, Kube.at(server.url) as kube:
-        server.add_node("node-1")
-        first = (await _pod(kube, "kube-system", "exporter"))["metadata"]["uid"]
-        agent = FakeAgent(tmp_path, kube=lambda: Kube.at(server.url))
-        before = len(server.requests)
-        for _ in range(100):
-            found = await names.of(agent, [first, ""])
-        assert found[first] == PodName("kube-system", "exporter")
-        assert len(server.requests) == before + 1
-
-        second = (await _pod(kube, "default", "train"))["metadata"]["uid"]
-        before = len(server.requests)
-        for _ in range(100):
-            assert second not in await names.of(agent, [first, second])
-        assert len(server.requests) == before
-        now = 30.0
-        assert (await names.of(agent, [second]))[second] == PodName("default", "train")
-
-        server.down, now = True, 90.0
-        assert first in await names.of(agent, [first, "another"]), "a name is one for ever"
 
 
 async def _pod(kube: Kube, namespace: str, name: str) -> Json:

@@ -13,7 +13,7 @@ from hardpoint.errors import KubeUnreachable
 from hardpoint.kube import PODS, Json, Kube
 from hardpoint.node import Node
 from hardpoint.policies import _pod_names
-from hardpoint.policies._pod_names import PodName, pods_by_uid
+from hardpoint.policies._pod_names import PodName, PodNames, pods_by_uid
 from hardpoint.policies._pods import read_pod, seconds
 from hardpoint.testing import FakeAgent
 from hardpoint.testing.api_server import FakeApiServer
@@ -121,3 +121,28 @@ async def test_names_are_not_waited_for(
     server.trouble(hang=True)
     with anyio.fail_after(4):
         assert await pods_by_uid(agent(tmp_path, server)) == {}
+
+
+async def test_names_are_asked_for_once_and_what_has_none_now_and_then(
+    tmp_path: Path, server: FakeApiServer
+) -> None:
+    """A release may be stuck for hours, and an API server away for as long."""
+    now = 0.0
+    names, asking = PodNames(clock=lambda: now), agent(tmp_path, server)
+    first = (await create(server, "exporter"))["metadata"]["uid"]
+    before = len(server.requests)
+    for _ in range(100):
+        found = await names.of(asking, [first, ""])
+    assert found[first] == PodName("default", "exporter")
+    assert len(server.requests) == before + 1
+
+    second = (await create(server, "train"))["metadata"]["uid"]
+    before = len(server.requests)
+    for _ in range(100):
+        assert second not in await names.of(asking, [first, second])
+    assert len(server.requests) == before
+    now = 30.0
+    assert (await names.of(asking, [second]))[second] == PodName("default", "train")
+
+    server.down, now = True, 90.0
+    assert first in await names.of(asking, [first, "another"]), "a name is one for ever"
