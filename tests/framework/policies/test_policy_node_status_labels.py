@@ -53,6 +53,23 @@ async def test_a_label_that_the_settings_no_longer_name_is_removed_after_a_resta
         await node_world.until(lambda: node_world.labels() == {"example.com/b": "1"})
 
 
+async def test_an_agent_that_starts_believes_for_a_while_what_was_earned_before_it(
+    node_world: NodeWorld,
+) -> None:
+    """A driver that takes its time to count GPUs leaves a node that has them."""
+    node_world.agent.set_state(earned={"gpu.count": "8", "gpu.driver": "570"})
+    async with node_world.kept(site="s"):
+        await node_world.until(lambda: len(node_world.labels()) == 3)
+    node_world.agent.set_state(earned={"gpu.driver": "575"})
+    async with node_world.kept(settle=60.0):
+        await node_world.until(lambda: node_world.labels().get("hardpoint.dev/gpu.driver") == "575")
+        assert node_world.labels()["hardpoint.dev/gpu.count"] == "8"
+        assert node_world.labels()["hardpoint.dev/site"] == "s"
+
+        node_world.clock.advance(60.0)
+        await node_world.until(lambda: node_world.labels() == {"hardpoint.dev/gpu.driver": "575"})
+
+
 async def test_what_somebody_else_has_set_is_never_removed(node_world: NodeWorld) -> None:
     async with node_world.kube() as other:
         theirs = {"example.com/pool": "h100", "example.com/other": "1"}

@@ -111,7 +111,7 @@ class Keeping:
         if node is None:
             return False
         ours = owned.of_node(node)
-        said = self._labels(earned)
+        said = {**self._believed(node, ours), **self._labels(earned)}
         notes = self._notes(node)
         before = _before(node, ours)
         true = self._conditions(before)
@@ -137,6 +137,13 @@ class Keeping:
         if facts != self._noted:
             self._noted = facts
             self._agent.note(SOURCE, facts)
+
+    def _believed(self, node: Json, ours: owned.Owned) -> dict[str, str]:
+        """Return the labels of a process before, which stand for a while: drivers may be slow."""
+        if self._settled:
+            return {}
+        there = node["metadata"].get("labels") or {}
+        return {key: str(there[key]) for key in ours.labels if key in there}
 
     def _labels(self, earned: Mapping[str, str]) -> dict[str, str]:
         governed = bool(self._agent.governed())
