@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -158,6 +158,8 @@ class Stored(Object):
 
 
 class _Page(msgspec.Struct):
+    kind: Annotated[str, msgspec.Meta(pattern="List$")]
+    """Without it ``{}`` of somebody else's would be a list of nothing."""
     items: list[Stored] | None = None
     metadata: dict[str, str | int | None] | None = None
 
@@ -171,6 +173,7 @@ class _Version(msgspec.Struct):
 
 
 class _Group(msgspec.Struct):
+    kind: Literal["APIGroup"]
     versions: list[_Version] | None = None
 
 

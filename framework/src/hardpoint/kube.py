@@ -269,7 +269,7 @@ class Kube:
         for _ in range(_MOST_PAGES):
             request = Request("GET", path, query=query)
             page = shaped(PAGE, await self._ask(request), str(request))
-            kind = str(page.get("kind", "")).removesuffix("List")
+            kind = str(page["kind"]).removesuffix("List")
             named = {"apiVersion": page.get("apiVersion"), "kind": kind}
             items += ({**named, **item} for item in page.get("items") or ())
             metadata = page.get("metadata") or {}

@@ -662,6 +662,30 @@ async def test_a_404_of_who_is_no_api_server_is_no_word_on_what_it_serves(
         await kube.versions("resource.k8s.io")
 
 
+ODD = [b"{}", b'{"status": "ok"}', b"<html>up</html>", b"[]", b'{"kind": "Status", "code": 200}']
+
+
+@pytest.mark.parametrize("body", [*ODD, b'{"kind": "Pod", "metadata": {}}', b'{"items": []}'])
+async def test_what_is_no_list_is_no_empty_list(
+    kube: Kube, server: FakeApiServer, body: bytes
+) -> None:
+    """A proxy's word that it is well would mean that a node has no pods, and no rivals."""
+    server.trouble(path="/pods", body=body)
+
+    with pytest.raises(KubeUnreachable):
+        await kube.list(PODS)
+
+
+@pytest.mark.parametrize("body", [*ODD, b'{"versions": []}'])
+async def test_what_is_no_group_serves_no_version_of_none(
+    kube: Kube, server: FakeApiServer, body: bytes
+) -> None:
+    server.trouble(path="/apis", body=body)
+
+    with pytest.raises(KubeUnreachable):
+        await kube.versions("resource.k8s.io")
+
+
 @pytest.mark.parametrize("event", ["bookmark", "change"])
 async def test_a_watch_does_not_knock_in_a_tight_loop(server: FakeApiServer, event: str) -> None:
     """Neither where each one ends at once, nor where each has brought something before."""

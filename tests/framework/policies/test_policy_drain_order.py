@@ -362,6 +362,19 @@ async def test_a_proxy_that_finds_no_server_ends_no_drain_and_keeps_nobody_from_
         await drain_world.until(lambda: not drain_world.agent.faults)
 
 
+async def test_a_node_is_not_released_on_the_word_of_who_is_no_api_server(
+    drain_world: DrainWorld,
+) -> None:
+    drain_world.add_pod("train")
+    odd = drain_world.server.trouble(path="/pods", body=b'{"status": "ok"}')
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: "policy/drain: pods" in drain_world.agent.faults)
+        assert not drain_world.released
+        odd.end()
+        await drain_world.until(lambda: drain_world.going() == {"train": 30})
+
+
 async def test_what_somebody_changes_on_the_node_meanwhile_is_kept(
     drain_world: DrainWorld,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -369,11 +370,12 @@ async def test_an_api_that_is_not_served_has_no_rival(
         assert await asked(made(agent, clock), agent) == ()
 
 
-@pytest.mark.parametrize("path", ["/", "/apis/resource.k8s.io"])
+@pytest.mark.parametrize("odd", [{"status": 404}, {"body": b"{}"}, {"body": b'{"items": []}'}])
+@pytest.mark.parametrize("path", ["/", "/apis/resource.k8s.io", "/resourceslices"])
 async def test_a_proxy_that_finds_no_server_says_nothing_of_rivals(
-    kubelet: FakeKubelet, short_path: Path, clock: ManualClock, path: str
+    kubelet: FakeKubelet, short_path: Path, clock: ManualClock, path: str, odd: dict[str, Any]
 ) -> None:
-    """It answers 404 to everything, or to what it does not know; the rival is there all the same"""
+    """It answers 404 to all, or that it is well itself; the rival is there all the same."""
     async with FakeApiServer() as server:
         server.add_node("node-1")
         await publish(server, "gpu.nvidia.com", address=ADDRESS)
@@ -381,7 +383,7 @@ async def test_a_proxy_that_finds_no_server_says_nothing_of_rivals(
         policy = made(agent, clock)
         assert await asked(policy, agent)
 
-        lost = server.trouble(path=path, status=404)
+        lost = server.trouble(path=path, **odd)
         for _ in range(5):
             clock.advance(60)
             assert await asked(policy, agent)

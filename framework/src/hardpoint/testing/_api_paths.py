@@ -46,6 +46,8 @@ class Trouble:
     status: int = 0
     """Answer with this instead."""
     message: str = "trouble was asked for"
+    body: bytes = b""
+    """Answer with this and 200 instead, as somebody does who is no API server."""
     delay: float = 0.0
     hang: bool = False
     """Never answer."""

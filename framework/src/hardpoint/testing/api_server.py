@@ -302,7 +302,9 @@ class FakeApiServer:
         self._store.wake()
         try:
             trouble = await self._meet_trouble(request)
-            said = self._handle(request, seen)
+            said = HttpAnswer(200, trouble.body, "application/json")
+            if not trouble.body:
+                said = self._handle(request, seen)
             await _called(trouble.after)
             lose = trouble.lose
         except ApiProblem as problem:
@@ -332,6 +334,7 @@ class FakeApiServer:
             if trouble.status:
                 raise ApiProblem(trouble.status, trouble.message)
             left.lose, left.after = left.lose or trouble.lose, trouble.after or left.after
+            left.body = left.body or trouble.body
         return left
 
     def _handle(self, request: HttpRequest, seen: Seen) -> HttpAnswer:
