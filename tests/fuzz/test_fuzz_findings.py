@@ -271,11 +271,12 @@ def test_a_stored_slice_that_is_none_is_no_answer(spoil: dict[str, Any]) -> None
 @pytest.mark.parametrize("lacking", ["name", "uid", "resourceVersion"])
 def test_a_listed_object_that_nobody_could_delete_is_no_answer(lacking: str) -> None:
     metadata = {"name": "s", "uid": "u", "resourceVersion": "1"}
-    shaped(PAGE, {"items": [{"metadata": metadata}]}, "a list")
+    listed = {"kind": "ResourceSliceList", "items": [{"metadata": metadata}]}
+    shaped(PAGE, listed, "a list")
     del metadata[lacking]
 
     with pytest.raises(KubeUnreachable):
-        shaped(PAGE, {"items": [{"metadata": metadata}]}, "a list")
+        shaped(PAGE, listed, "a list")
 
 
 # -- CDI files ------------------------------------------------------------------------------------
