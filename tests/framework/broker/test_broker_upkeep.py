@@ -410,6 +410,25 @@ async def test_a_device_found_again_that_its_claim_does_not_have_any_more_is_und
         await prepare(broker, claim("u2", "card-a"))
 
 
+async def test_a_device_found_again_that_its_claim_does_not_have_any_more_is_scrubbed(
+    world: World,
+) -> None:
+    world.cards.releases = True
+    async with world.broker() as broker:
+        await prepare(broker, claim("u1", "card-a"))
+    lose_ledger(world)
+    async with world.broker() as broker:
+        await broker.restore()
+
+        await prepare(broker, claim("u1", "card-b"))
+
+        with pytest.raises(HoldConflict, match="the release after"):
+            await prepare(broker, claim("u2", "card-a"))
+        await broker.attend()
+        assert world.cards.calls[-1] == "release card-a"
+        await prepare(broker, claim("u2", "card-a"))
+
+
 async def test_a_claims_devices_are_found_again_together_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,7 +555,10 @@ async def test_an_orphan_is_removed_after_a_minute_and_strangers_files_never(
         ]
 
 
-async def test_tend_does_what_is_due_and_ends_when_it_is_cancelled(world: World) -> None:
+async def test_tend_does_what_is_due_and_ends_when_it_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardpoint._core.claims.upkeep._PAUSE", 600.0)
     world.cards.releases = True
     async with world.broker() as broker, anyio.create_task_group() as tasks:
         tasks.start_soon(broker.tend)

@@ -46,8 +46,9 @@ def impatient(one: Watched) -> None:
 
 
 async def test_what_a_pod_left_is_undone_before_the_next_has_its_device(
-    world: World, one: Watched
+    world: World, one: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hardpoint._core.claims.broker._SCRUB", 600.0)
     (first,) = await one.allocate(assignment("card-a"))
     (before,) = one.broker.holds()
 
