@@ -10,7 +10,7 @@ from hardpoint.kube import NODES
 from hardpoint.policies.node_status.labels import fitting, is_value
 from hardpoint.policies.node_status.settings import NodeStatusSettings
 
-from .node_world import NODE, NodeWorld
+from .node_world import NODE, STUCK, NodeWorld
 
 GPU = Device(name="gpu-0", kind="gpu")
 
@@ -179,6 +179,35 @@ async def test_of_very_many_bad_keys_a_few_are_named(node_world: NodeWorld) -> N
 
     (said,) = node_world.agent.faults["policy/node_status: labels"]
     assert said.startswith("a b000, a b001, a b002, a b003, a b004 and 195 more: ")
+
+
+@pytest.mark.parametrize("status", [403, 422, 400])
+async def test_a_label_that_the_cluster_refuses_keeps_no_condition_off_the_node(
+    node_world: NodeWorld, status: int
+) -> None:
+    """NodeRestriction, or a webhook; what was said before it refused stays said."""
+    async with node_world.kept(site="site-1"):
+        await node_world.until(node_world.labels)
+    node_world.server.trouble(method="PATCH", saying=b"example.com/pool", status=status)
+    async with node_world.kept(site="site-2", labels={"example.com/pool": "x"}):
+        node_world.agent.raise_condition(STUCK)
+        await node_world.until(lambda: "ReleaseStuck" in node_world.conditions())
+
+        assert node_world.labels() == {"hardpoint.dev/site": "site-1"}
+        await node_world.agent.until(
+            lambda: "policy/node_status: status" in node_world.agent.faults
+        )
+        node_world.agent.clear_condition("ReleaseStuck")
+        await node_world.until(lambda: node_world.conditions()["ReleaseStuck"][0] == "False")
+
+
+async def test_a_condition_that_the_cluster_refuses_is_tried_slowly(node_world: NodeWorld) -> None:
+    node_world.server.deny("patch", "nodes/status")
+    node_world.agent.raise_condition(STUCK)
+    async with node_world.kept():
+        await node_world.agent.until(lambda: bool(node_world.agent.faults))
+
+        assert node_world.server.writes("nodes") == []
 
 
 # -- capabilities ---------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class Trouble:
     method: str = ""
     path: str = ""
     """A piece of the path; empty matches all."""
+    saying: bytes = b""
+    """A piece of what is sent: a webhook looks at that."""
     status: int = 0
     """Answer with this instead."""
     message: str = "trouble was asked for"
@@ -67,7 +69,7 @@ class Trouble:
         """Say whether this request is in for it."""
         left = self.times is None or self.met < self.times
         right = self.method in ("", request.method) and self.path in request.path
-        return left and right
+        return left and right and self.saying in request.body
 
     def end(self) -> None:
         """Be over."""

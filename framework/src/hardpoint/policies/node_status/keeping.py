@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
+from hardpoint.errors import KubeDenied, KubeError, KubeInvalid
 from hardpoint.grants import NodeCondition
 from hardpoint.kube import NODES, Json
 from hardpoint.policies._own_node import Budget, Faults, OwnNode, Sleep, Writer
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from hardpoint.policies.node_status.settings import NodeStatusSettings
 
 _log = logging.getLogger("hardpoint.node_status")
+
+Labels: TypeAlias = "Mapping[str, str]"
 
 SOURCE = "policy/node_status"
 DRIFT = "TaintsDrift"
@@ -119,19 +122,39 @@ class Keeping:
         self._complain_of_others()
         if _is_said(node, ours, said, notes, true):
             return False
-        name = node["metadata"]["name"]
-        metadata = {"name": name, "uid": node["metadata"]["uid"]}
-        metadata |= {"labels": said, "annotations": notes}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-        body["status"] = {"conditions": list(true)}
-        # Labels go with the status: what a kubelet's own credentials may do too, in one write.
-        stored = await self._kube.apply(NODES, body, subresource="status", manager=owned.MANAGER)
+        stored, refused = await self._write(node, said, notes, true)
         self._own.wrote(stored)
         self._contest.wrote((said, notes, conditions.words(true)))
         if self._settings.events:
             self._happened.put(*events.turned(true, before, self._pace.wall()))
+        name = node["metadata"]["name"]
         _log.info("said node=%s labels=%d conditions=%d", name, len(said), len(true))
+        if refused is not None:
+            raise refused
         return True
+
+    async def _write(
+        self, node: Json, said: Labels, notes: Labels, true: tuple[Json, ...]
+    ) -> tuple[Json, KubeError | None]:
+        """Write all of it; the conditions alone where a label is refused, and why it was."""
+        try:
+            return await self._apply(node, said, notes, true), None
+        except (KubeDenied, KubeInvalid) as error:
+            ours = owned.of_node(node)
+            there = node["metadata"]
+            labels_ = _of(there.get("labels") or {}, ours.labels)
+            notes_ = _of(there.get("annotations") or {}, ours.annotations)
+            if (labels_, notes_) == (said, notes) or _has_conditions(node, true):
+                raise
+            return await self._apply(node, labels_, notes_, true), error
+
+    async def _apply(self, node: Json, said: Labels, notes: Labels, true: tuple[Json, ...]) -> Json:
+        metadata = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+        metadata |= {"labels": dict(said), "annotations": dict(notes)}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        body["status"] = {"conditions": list(true)}
+        # Labels go with the status: what a kubelet's own credentials may do too, in one write.
+        return await self._kube.apply(NODES, body, subresource="status", manager=owned.MANAGER)
 
     def _note(self, facts: dict[str, object]) -> None:
         if facts != self._noted:
@@ -233,22 +256,30 @@ def _before(node: Json, ours: owned.Owned) -> conditions.Before:
     return conditions.Before({str(one.get("type")): one for one in listed}, ours.conditions)
 
 
+def _of(there: Labels, ours: Collection[str]) -> dict[str, str]:
+    return {key: value for key, value in there.items() if key in ours}
+
+
+def _has_conditions(node: Json, true: tuple[Json, ...]) -> bool:
+    listed = (node.get("status") or {}).get("conditions") or ()
+    there = {str(one.get("type")): one for one in listed}
+    return all(there.get(str(one["type"])) == one for one in true)
+
+
 def _is_said(
     node: Json,
     ours: owned.Owned,
-    said: Mapping[str, str],
-    notes: Mapping[str, str],
+    said: Labels,
+    notes: Labels,
     true: tuple[Json, ...],
 ) -> bool:
     """Say whether the Node says all this already, and nothing else of ours."""
     metadata = node["metadata"]
-    listed = (node.get("status") or {}).get("conditions") or ()
-    there = {str(one.get("type")): one for one in listed}
     types = {str(one["type"]) for one in true}
     recorded = ours.labels == said.keys() and ours.annotations == notes.keys()
     return (
         said.items() <= (metadata.get("labels") or {}).items()
         and notes.items() <= (metadata.get("annotations") or {}).items()
-        and all(there.get(str(one["type"])) == one for one in true)
+        and _has_conditions(node, true)
         and (not ours.known or (recorded and ours.conditions == types))
     )
