@@ -211,6 +211,23 @@ async def test_an_annotation_of_the_node_asks_too(drain_world: DrainWorld) -> No
         assert not drain_world.agent.withdrawn
 
 
+@pytest.mark.parametrize("word", ["false", " False"])
+async def test_an_annotation_that_says_false_deletes_nobody(
+    drain_world: DrainWorld, word: str
+) -> None:
+    drain_world.add_pod("train")
+    drain_world.annotate(drain=word)
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.state == "in-service")
+        await drain_world.quiet()
+        assert drain_world.going() == {}
+
+        drain_world.annotate(drain="true")
+        await drain_world.until(lambda: drain_world.going() == {"train": 30})
+        drain_world.annotate(drain="false")
+        await drain_world.until(lambda: not drain_world.cordoned)
+
+
 async def test_an_annotation_is_not_followed_where_the_settings_say_so(
     drain_world: DrainWorld,
 ) -> None:

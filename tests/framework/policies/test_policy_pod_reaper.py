@@ -531,14 +531,26 @@ async def test_what_somebody_deletes_already_is_left_to_them(scene: Scene) -> No
     assert len(scene.deletes()) == 1
 
 
-async def test_cleaning_up_is_as_fast_as_reaping_and_no_faster(scene: Scene) -> None:
+async def test_cleaning_up_leaves_half_of_a_minutes_deletions_to_reaping(scene: Scene) -> None:
+    """Of the failed there may be thousands, and who holds a device must not wait for them."""
+    for number in range(9):
+        refused(scene, f"failed-{number}")
     for number in range(4):
-        refused(scene, f"train-{number}")
-    scene.policy(clean_failed_admission=True, pods_per_minute=3)
+        scene.world.api_pod(f"train-{number}")
+    scene.policy(clean_failed_admission=True, pods_per_minute=5)
     await scene.reaper.clean(scene.agent)
     await scene.reaper.clean(scene.agent)
-    assert len(scene.world.pods_there()) == 1
     assert len(scene.agent.events) == 3, "the next look is for the rest"
+
+    found = [(await scene.reap(f"train-{number}")).what for number in range(3)]
+    assert found == [Reaped.DELETED, Reaped.DELETED, Reaped.LATER]
+
+
+async def test_one_in_a_minute_may_be_a_failed_one(scene: Scene) -> None:
+    refused(scene, "failed")
+    scene.policy(clean_failed_admission=True, pods_per_minute=1)
+    await scene.reaper.clean(scene.agent)
+    assert len(scene.agent.events) == 1
 
 
 async def test_cleaning_up_in_a_dry_run_says_it_once(scene: Scene) -> None:

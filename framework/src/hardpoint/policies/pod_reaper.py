@@ -47,7 +47,7 @@ class PodReaperSettings(Settings):
     dry_run: bool = False
     """Delete nothing, and say what would be deleted."""
     pods_per_minute: int = Field(default=10, ge=1, le=1000)
-    """The most pods that are deleted in a minute."""
+    """The most pods that are deleted in a minute; of failed ones half of that."""
     clean_failed_admission: bool = False
     """Delete pods that failed with ``UnexpectedAdmissionError`` and asked for one of our resources,
     where a controller has made another in their place: kubelets leave them behind when a node or a
@@ -186,8 +186,8 @@ class PodReaper:
                 return
             self._told.add(about.uid)
             verb = "would be deleted"
-        elif not self._rate.take():
-            return  # the next look is for the rest
+        elif not self._rate.take(leaving=self.settings.pods_per_minute // 2):
+            return  # the next look is for the rest; thousands of them must keep nobody from reaping
         else:
             try:
                 if not await kube.delete(
@@ -208,12 +208,12 @@ class Rate:
     clock: Callable[[], float] = time.monotonic
     _times: deque[float] = field(default_factory=deque)
 
-    def take(self) -> bool:
-        """Count one more, if there may be one more."""
+    def take(self, *, leaving: int = 0) -> bool:
+        """Count one more, if there may be one more and so many are left then for what matters."""
         now = self.clock()
         while self._times and now - self._times[0] >= 60:
             self._times.popleft()
-        if len(self._times) >= self.most:
+        if len(self._times) >= self.most - leaving:
             return False
         self._times.append(now)
         return True

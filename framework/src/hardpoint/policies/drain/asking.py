@@ -88,5 +88,6 @@ class Asking:
         if node is None:  # not known, or deleted: it is made again when the machine comes back
             return None
         annotation = self._settings.drain_annotation
-        asked = annotation in (node["metadata"].get("annotations") or {})
+        value = (node["metadata"].get("annotations") or {}).get(annotation)
+        asked = value is not None and str(value).strip().lower() != "false"
         return f"annotation {annotation} of the Node" if asked else ""

@@ -142,7 +142,9 @@ class Draining:
                 self._agent.clear_condition(RELEASED)
         elif not raised:
             message = "the node is handed back: nobody can be using a device of it any more"
-            released = NodeCondition(type=RELEASED, reason="Drained", message=message)
+            released = NodeCondition(
+                type=RELEASED, reason="Drained", message=message, trouble=False
+            )
             self._agent.raise_condition(released)
             self._report("node-released", message)
 

@@ -17,7 +17,8 @@ class DrainSettings(Settings):
     """The node is handed back while this file exists; ``drain`` in the state directory if unset.
     ``hardpoint drain`` writes and removes it."""
     follow_annotation: bool = True
-    """Also while the Node has the annotation ``<prefix>/drain``, whatever its value."""
+    """Also while the Node has the annotation ``<prefix>/drain``, whatever its value but
+    ``false``."""
     prefix: str = "hardpoint.dev"
     """Domain of that annotation, and of ``<prefix>/cordoned``, which remembers whose cordon it
     is."""
