@@ -122,7 +122,8 @@ def test_what_does_not_go_on_by_itself_is_said_with_the_lever(shell: Shell) -> N
     running = mark_running(shell.state)
     condition = {"type": "PodResourcesUnavailable", "reason": "KubeletSilent", "message": "hm"}
     stuck = {"type": "ReleaseStuck", "reason": "PodsHoldDevices", "message": "said by the ledger"}
-    write_status(shell.state, {"conditions": [condition, stuck]})
+    released = {"type": "Released", "reason": "Drained", "message": "nobody", "trouble": False}
+    write_status(shell.state, {"conditions": [condition, stuck, released]})
 
     found = findings(shell)
 
@@ -137,6 +138,7 @@ def test_what_does_not_go_on_by_itself_is_said_with_the_lever(shell: Shell) -> N
     assert "hardpoint release --clear-lost" in found["releases"][2]
     assert found["PodResourcesUnavailable"][:2] == ("fail", "KubeletSilent: hm")
     assert "ReleaseStuck" not in found
+    assert found["Released"][:2] == ("ok", "Drained: nobody")
 
 
 def test_a_damaged_ledger_costs_no_other_finding(shell: Shell) -> None:

@@ -204,6 +204,8 @@ class NodeCondition:
     """In CamelCase, ``ReleaseStuck``: what it is called unless the settings call it otherwise."""
     reason: str
     message: str
+    trouble: bool = True
+    """False for what was asked for, as ``Released``: ``hardpoint doctor`` does not fail by it."""
 
 
 def tag(allocation: str) -> str:

@@ -148,4 +148,5 @@ def _conditions(settings: AgentSettings) -> Iterator[Finding]:
     found = read_status(state).get("conditions", ()) if agent_runs(state) else ()
     for one in found:
         if one["type"] not in (STUCK, LOST):
-            yield Finding("fail", one["type"], f"{one['reason']}: {one['message']}")
+            level = "fail" if one.get("trouble", True) else "ok"
+            yield Finding(level, one["type"], f"{one['reason']}: {one['message']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from hardpoint._core.plugins.stating import sentence
 from hardpoint.grants import NodeCondition
@@ -34,15 +35,18 @@ class Conditions:
 
     def put(self, condition: NodeCondition) -> None:
         """Say that something is so. Text that no API takes is mended: it would take no other."""
-        condition = NodeCondition(
+        condition = replace(
+            condition,
             type=sentence(condition.type, _LONGEST_WORD),
             reason=sentence(condition.reason, _LONGEST_WORD),
             message=sentence(condition.message, _LONGEST),
+            trouble=bool(condition.trouble),
         )
         if self._standing.get(condition.type) != condition:
             if condition.type not in self._standing:
                 said = (condition.type, condition.reason, condition.message)
-                _log.warning("condition begins type=%s reason=%s what=%r", *said)
+                level = logging.WARNING if condition.trouble else logging.INFO
+                _log.log(level, "condition begins type=%s reason=%s what=%r", *said)
             self._standing[condition.type] = condition
             self._changed()
 

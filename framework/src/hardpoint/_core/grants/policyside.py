@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import anyio
@@ -218,10 +219,7 @@ class PolicySide:
                 }
                 for one in (*self.releases.pending(), *self.reaper.orphans())
             ],
-            "conditions": [
-                {"type": one.type, "reason": one.reason, "message": one.message}
-                for one in self.conditions.all
-            ],
+            "conditions": [asdict(one) for one in self.conditions.all],
         }
 
 
