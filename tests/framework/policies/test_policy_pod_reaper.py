@@ -175,6 +175,29 @@ async def test_so_many_in_a_minute_and_no_more(scene: Scene) -> None:
     assert not scene.is_going("train-2")
 
 
+@pytest.mark.parametrize("status", [403, 409, 422, 429, 404])
+async def test_deletions_that_are_refused_keep_no_other_pod_from_its_end(
+    scene: Scene, status: int
+) -> None:
+    """A webhook lets nobody delete in one namespace, and it is tried each ten seconds."""
+    scene.policy(pods_per_minute=1)
+    scene.world.api_pod("protected")
+    scene.world.api_pod("train")
+    scene.world.server.trouble(method="DELETE", path="pods/protected", status=status)
+    for _ in range(3):
+        assert (await scene.reap("protected")).what is not Reaped.DELETED
+    assert (await scene.reap("train")).what is Reaped.DELETED
+
+
+async def test_one_that_may_have_been_done_counts(scene: Scene) -> None:
+    scene.policy(pods_per_minute=1)
+    scene.world.api_pod("train-0")
+    scene.world.api_pod("train-1")
+    scene.world.server.trouble(method="DELETE", lose=True, times=1)
+    assert (await scene.reap("train-0")).what is Reaped.LATER
+    assert "in a minute" in (await scene.reap("train-1")).reason
+
+
 def test_the_minute_slides() -> None:
     clock = ManualClock()
     rate = Rate(2, clock.now)

@@ -19,7 +19,14 @@ import anyio
 from pydantic import Field
 
 from hardpoint import Event, HoldingPod, Node, Reaped, ReapResult, Release, Settings, hookimpl
-from hardpoint.errors import HardpointError, KubeConflict, KubeError, KubeNotFound
+from hardpoint.errors import (
+    HardpointError,
+    KubeBusy,
+    KubeConflict,
+    KubeError,
+    KubeNotFound,
+    KubeUnreachable,
+)
 from hardpoint.policies._pods import FINISHED, MIRROR, Pod, read_pod, seconds
 
 if TYPE_CHECKING:
@@ -122,8 +129,14 @@ class PodReaper:
         try:
             there = await kube.delete(PODS, pod.name, namespace=pod.namespace, uid=uid, grace=grace)
         except KubeConflict:
+            self._rate.give_back()
             return ReapResult(Reaped.SPARED, "another pod has its name by now")
+        except KubeError as error:
+            if isinstance(error, KubeBusy) or not isinstance(error, KubeUnreachable):
+                self._rate.give_back()  # else it may be done: the answer was lost
+            raise
         if not there:
+            self._rate.give_back()
             return ReapResult(Reaped.GONE, "there is no such pod")
         under = f" of allocation {release.allocation}" if release.allocation else ""
         why = f"it has {', '.join(pod.devices)}{under}, which it must not have any more"
@@ -217,6 +230,11 @@ class Rate:
             return False
         self._times.append(now)
         return True
+
+    def give_back(self) -> None:
+        """Count one less: it was refused, and must not keep others from their end."""
+        if self._times:
+            self._times.pop()
 
 
 async def _read(kube: Kube, pod: HoldingPod) -> Pod | None:
