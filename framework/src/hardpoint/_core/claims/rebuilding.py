@@ -105,7 +105,6 @@ async def _adopt_file(steps: Steps, domains: tuple[Domain, ...], file: ClaimFile
     taken = {
         _said(record.claim.dra_driver, record.allotment)
         for record in await steps.ledger.of_claim(file.uid)
-        if not record.retired
     }
     found: list[Found] = []
     for name, delivery in file.devices.items():
@@ -190,8 +189,7 @@ def _recognise(
         found = max(fits, key=lambda offered: len(offered.name))
         return found.device, found.domain
     domain = next((d for d in domains if d.cdi_vendor == vendor), Domain.named(vendor))
-    nodes = tuple(node for node in delivery.nodes if node.part)
-    return Device(name=base, kind="unknown", nodes=nodes), domain
+    return Device(name=base, kind="unknown", nodes=delivery.nodes), domain
 
 
 def _tell(steps: Steps, name: str, message: str) -> None:
