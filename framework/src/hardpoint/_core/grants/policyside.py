@@ -57,7 +57,7 @@ class PolicySide:
         self._pending: frozenset[str] = frozenset()
         self._vetoed: frozenset[str] = frozenset()
         """Types of the conditions that vetoes stand for."""
-        self._earned: dict[str, Mapping[str, str]] = {}
+        self._earned: dict[str, Mapping[Any, Any]] = {}
         """What each plugin said last of the labels that the node earns."""
         self.conditions = Conditions(self.alter)
         self.lost = Lost(agent.paths.state, self.conditions)
@@ -188,7 +188,7 @@ class PolicySide:
         found: dict[str, str] = {}
         for plugin in self._relay.implementations("label_node"):
             for key, value in self._earned.get(plugin, {}).items():
-                if found.setdefault(key, value) != value:
+                if found.setdefault(str(key), str(value)) != str(value):
                     _log.debug("a label of two plugins key=%s second=%s", key, plugin)
         return found
 

@@ -158,13 +158,13 @@ def checked(hook: str, answer: Any) -> Any:
     return answer
 
 
-def _labels(answer: Any) -> dict[str, str]:
-    """Return a node's labels as text. Raises ``TypeError``, and ``TooMany``."""
+def _labels(answer: Any) -> dict[Any, Any]:
+    """Return a node's labels, taken out of whatever held them. Raises ``TypeError``, ``TooMany``."""
     if not isinstance(answer, Mapping):
         raise TypeError(f"answered {type(answer).__name__}, want mapping")
     if len(answer) > MOST_LABELS:
         raise TooMany(f"answered {len(answer)} labels, at most {MOST_LABELS} are read")
-    return {str(key): str(value) for key, value in answer.items()}
+    return dict(answer.items())
 
 
 def refusal(error: Refuse | TryAgain) -> Refuse | TryAgain:
