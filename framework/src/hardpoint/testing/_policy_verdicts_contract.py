@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from hardpoint import cdi
 from hardpoint._core.claims.narrowing import widened
-from hardpoint.errors import BadValue
+from hardpoint.errors import BadValue, HookFault
 from hardpoint.model import Addition, Delivery, Device, Mount, Offer, Verdict, Veto
 from hardpoint.testing._policy_node import DOMAIN, PolicyNode, PolicyObject
 from hardpoint.testing._policy_suite import CAMEL, RAISED, PolicySuite, is_sentence, needs
@@ -137,9 +138,10 @@ class VerdictRules(PolicySuite):
 
     @needs("label_node")
     async def test_the_api_server_takes_its_labels(self, node: PolicyNode) -> None:
-        labels = await node.policy().ask("label_node")
-
-        assert isinstance(labels, Mapping), f"it answered {type(labels).__name__}"
+        try:
+            labels: Mapping[Any, Any] = await node.policy().ask("label_node")
+        except HookFault as error:
+            raise AssertionError(f"{error}") from error
         for key, value in labels.items():
             assert isinstance(key, str), f"a label's key is {type(key).__name__}"
             assert _NAME.fullmatch(_DOMAIN.sub("", key, 1)), f"no label is called {key!r}"

@@ -159,7 +159,7 @@ def checked(hook: str, answer: Any) -> Any:
 
 
 def _labels(answer: Any) -> dict[Any, Any]:
-    """Return a node's labels, taken out of whatever held them. Raises ``TypeError``, ``TooMany``."""
+    """Return labels, taken out of whatever held them. Raises ``TypeError``, and ``TooMany``."""
     if not isinstance(answer, Mapping):
         raise TypeError(f"answered {type(answer).__name__}, want mapping")
     if len(answer) > MOST_LABELS:
