@@ -18,7 +18,7 @@ from broker_world import claim
 from hardpoint._core.grants.conditions import Conditions
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.lost import Lost
-from hardpoint._core.ledger.grantrows import READ, Book, withdraw
+from hardpoint._core.ledger.grantrows import READ, Book, forget_release, withdraw
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record, Want
 from hardpoint._core.offer.inventory import ABSENT, Built
@@ -784,6 +784,41 @@ async def test_what_an_operator_wrote_has_an_offer_made(world: World) -> None:
         while not world.touched:
             await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
+
+
+async def test_what_could_not_be_written_is_tried_again_though_nobody_states_anything_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device comes free on a full disk: who waits for it gets it once there is room."""
+    world.says(grant("a-1", "r0"), grant("a-2", "r0"))
+    await world.offers()
+    world.says(grant("a-2", "r0"))
+    await world.offers()
+    [release] = world.granting.book.releases
+    await world.ledger.write(lambda db: forget_release(db, release.id))
+
+    async def full(work: object) -> None:
+        raise LedgerUnwritable("ledger.db", "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.ledger, "write", full)
+        await world.apply()
+        assert world.relay.board.entries
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.granting.run)
+        world.granting.hint()
+        with anyio.fail_after(5):
+            while not world.touched:
+                await anyio.wait_all_tasks_blocked()
+        assert await world.apply() == {"r0": "a-2"}
+        touched, readings = world.touched, world.source().readings
+        world.granting.hint()
+        while world.source().readings == readings:
+            await anyio.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
+        assert world.touched == touched
+        tasks.cancel_scope.cancel()
+    assert world.outcomes() == {"a-2": Outcome.IN_FORCE}
 
 
 async def test_without_a_source_nobody_is_asked_for_ever(tmp_path: Path) -> None:

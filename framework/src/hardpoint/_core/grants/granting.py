@@ -110,6 +110,8 @@ class Granting:
         """What the sources said when the last offer was made."""
         self._wrote = False
         """Whether that was written down: of two agents one does."""
+        self._owed = False
+        """Whether something is to be written that could not be."""
         self._made = anyio.Event()
         self._wake = anyio.Event()
         self.book = Book()
@@ -169,7 +171,7 @@ class Granting:
                 await self._wake.wait()
             self._wake = anyio.Event()
             await self.ask()
-            if not self.settled or await self.is_rewritten():
+            if self._owed or not self.settled or await self.is_rewritten():
                 self._touch()
 
     async def settle(self) -> bool:
@@ -369,8 +371,9 @@ class Granting:
         try:
             await self._settle(stated, built, complete=complete)
             self._relay.board.clear("ledger grants")
-            self._applied, self._wrote = stated, writing
+            self._applied, self._wrote, self._owed = stated, writing, False
         except LedgerError as error:
+            self._owed = True
             cost = "no new grant is offered, and none that ended is released"
             self._relay.board.record("ledger grants", str(error), cost=cost)
         made, self._made = self._made, anyio.Event()
