@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -250,17 +251,16 @@ async def test_a_process_runs_on_after_its_first_thread_has_ended(
 async def test_a_thread_that_ended_meanwhile_costs_only_itself(
     proc: Procfs, tmp_path: Path, device: Terminal
 ) -> None:
-    with process("a thread of its own table opens", device.path) as pid:
-        directory = proc.show(pid)
-        (directory / "task").unlink()
-        tasks = directory / "task"
-        for ended in range(100000000, 100000020):
-            (tasks / f"{ended}").mkdir(parents=True)
-        for task in os.listdir(f"/proc/{pid}/task"):
-            (tasks / task).symlink_to(f"/proc/{pid}/task/{task}")
-        for ended in range(200000000, 200000020):  # it is listed in whatever order
-            (tasks / f"{ended}").mkdir()
-        assert (await look(proc, tmp_path, device.node)).users
+    tasks = made_up(proc) / "task"
+    shutil.rmtree(tasks / "4000")
+    for task in ("4001", "4002"):
+        (tasks / task).mkdir()
+    ended, other = os.listdir(tasks)  # in whatever order: the one that has nothing comes first
+    (tasks / other / "fd").mkdir()
+    (tasks / other / "fd/3").symlink_to(device.path)
+
+    assert not list((tasks / ended).iterdir())
+    assert (await look(proc, tmp_path, device.node)).users
 
 
 async def test_a_descriptor_that_was_closed_meanwhile_costs_only_itself(

@@ -144,5 +144,8 @@ async def test_names_are_asked_for_once_and_what_has_none_now_and_then(
     now = 30.0
     assert (await names.of(asking, [second]))[second] == PodName("default", "train")
 
-    server.down, now = True, 90.0
+    before, now = len(server.requests), 90.0
+    assert second in await names.of(asking, [first, second])
+    assert len(server.requests) == before
+    server.down = True
     assert first in await names.of(asking, [first, "another"]), "a name is one for ever"
