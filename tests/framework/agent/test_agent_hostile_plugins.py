@@ -371,3 +371,19 @@ async def test_variables_with_which_no_container_starts_cost_only_themselves(
         written = b"".join(path.read_bytes() for path in world.paths.cdi.glob("*.json"))
         assert b"/dev/radio0" in written
         assert len(written) < 10_000
+
+
+async def test_the_end_of_a_veto_ends_no_condition_that_somebody_else_says_by_then(
+    world: World,
+) -> None:
+    vetoes = [Veto(**VETO, condition=("Exposed", "Rival"))]
+    bad = _bad("policy", veto_devices=lambda self: tuple(vetoes))
+    async with world.agent(bad) as agent:
+        await until(agent, lambda offer: offer.find("radio0") is None)
+        assert [one.reason for one in agent.conditions()] == ["Rival"]
+
+        agent.raise_condition(NodeCondition(type="Exposed", reason="Runtime", message="too"))
+        vetoes.clear()
+        agent.policies.hint()
+        await until(agent, lambda offer: offer.find("radio0") is not None)
+        assert [one.reason for one in agent.conditions()] == ["Runtime"]

@@ -54,6 +54,11 @@ class Conditions:
         """Say whether a policy may put one of that type; what the agent itself says always fits."""
         return len(self._standing) < MOST or sentence(type_, _LONGEST_WORD) in self._standing
 
+    def reason(self, type_: str) -> str:
+        """Return the reason of one that stands; empty where none does."""
+        found = self._standing.get(sentence(type_, _LONGEST_WORD))
+        return found.reason if found else ""
+
     def clear(self, type_: str) -> None:
         """Say that it is so no more."""
         over = self._standing.pop(sentence(type_, _LONGEST_WORD), None)

@@ -55,8 +55,8 @@ class PolicySide:
         self._altered = anyio.Event()
         self._offer: Offer | None = None
         self._pending: frozenset[str] = frozenset()
-        self._vetoed: frozenset[str] = frozenset()
-        """Types of the conditions that vetoes stand for."""
+        self._vetoed: dict[str, str] = {}
+        """The conditions that vetoes stand for: type and reason."""
         self._earned: dict[str, Mapping[Any, Any]] = {}
         """What each plugin said last of the labels that the node earns."""
         self.conditions = Conditions(self.alter)
@@ -150,11 +150,12 @@ class PolicySide:
             if veto.condition is not None:
                 type_, reason = veto.condition
                 found.setdefault(type_, (reason, {}))[1][veto.reason] = None
-        for gone in self._vetoed - found.keys():
-            self.conditions.clear(gone)
+        for gone in self._vetoed.keys() - found.keys():
+            if self._vetoed[gone] == self.conditions.reason(gone):  # else somebody else says it
+                self.conditions.clear(gone)
         for type_, (reason, messages) in found.items():
             self.put(NodeCondition(type=type_, reason=reason, message=" ".join(messages)))
-        self._vetoed = frozenset(found)
+        self._vetoed = {type_: self.conditions.reason(type_) for type_ in found}
 
     def put(self, condition: NodeCondition) -> None:
         """Say what a policy says of the node, but for one condition too many."""
