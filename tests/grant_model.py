@@ -241,7 +241,7 @@ class GrantNode:
                     await agent.started.wait()
                 self.agent = agent
                 agent.policies.reaper._clock = self.clock.now
-                agent.policies.granting._ticks = self.clock.now
+                agent.policies.granting._sources.ticks = self.clock.now
                 yield
                 tasks.cancel_scope.cancel()
 

@@ -387,7 +387,7 @@ async def test_it_is_looked_again_once_grants_that_are_all_gone_may_be_believed_
 ) -> None:
     world.says(grant("a-1", "r0"))
     await world.offers()
-    monkeypatch.setattr("hardpoint._core.grants.granting.CONFIRM_AFTER", 0.01)
+    monkeypatch.setattr("hardpoint._core.grants.sources.CONFIRM_AFTER", 0.01)
     world.says()
     await world.granting.ask()
     with anyio.fail_after(5):
@@ -406,6 +406,7 @@ async def test_what_a_policy_that_does_not_run_has_granted_stands(tmp_path: Path
         await world.offers()
         assert [one.allocation for one in world.granting.in_force()] == ["a-1"]
         assert world.granting.book.releases == ()
+        await world.granting.confirm([offered("r0", allocation="a-1")])
 
 
 async def test_a_source_that_never_had_a_grant_is_believed_to_have_none(two: World) -> None:

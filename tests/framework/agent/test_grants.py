@@ -204,7 +204,7 @@ async def test_all_grants_gone_at_once_are_believed_gone_only_at_a_second_look(
     async with granting(world, played) as agent:
         await until_so(agent, lambda: offered(agent) == {"radio0": "a-1"})
         now = [0.0]
-        monkeypatch.setattr(agent.policies.granting, "_ticks", lambda: now[0])
+        monkeypatch.setattr(agent.policies.granting._sources, "ticks", lambda: now[0])
         played.grants = []
         await agent.policies.granting.ask()
         assert not agent.policies.granting.known

@@ -1,9 +1,6 @@
 """Grants: asked of their sources, written down, and laid over what the node has.
 
-A grant is in the ledger before its devices are offered, and its end before they leave the offer. A
-source that cannot be read is not a source without grants: what is known of it stands. Nor is one
-whose grants are all gone at once believed before a second look, 10 seconds later: a directory that
-is not mounted yet looks like that.
+A grant is in the ledger before its devices are offered, and its end before they leave the offer.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +20,7 @@ from hardpoint._core.grants.conditions import Conditions
 from hardpoint._core.grants.grantlaid import Words, laid_over
 from hardpoint._core.grants.grantplan import Plan, Scene, Stated, entry_means, in_force, plan
 from hardpoint._core.grants.lost import Lost
+from hardpoint._core.grants.sources import Sources
 from hardpoint._core.ledger.grantrows import (
     INDEX,
     READ,
@@ -42,43 +39,19 @@ from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record
 from hardpoint._core.offer.inventory import ABSENT, Built
 from hardpoint._core.plugins.relay import Relay
-from hardpoint._core.plugins.stating import checked, governed_by, sentence, unread_of
-from hardpoint.errors import HardpointError, HoldDenied, HoldFailed, LedgerError
+from hardpoint._core.plugins.stating import sentence
+from hardpoint.errors import HoldDenied, HoldFailed, LedgerError
 from hardpoint.grants import Grant, GrantedDevice
 from hardpoint.model import Offered
 
 _log = logging.getLogger("hardpoint.grants")
 
-HOOK = "grant_devices"
 EVERY = 5.0
 FIRST = 1.0
 """Seconds that the first offer waits for sources."""
-CONFIRM_AFTER = 10.0
-"""Seconds after which it is believed that all of a source's grants are gone."""
 UNREADABLE = "GrantsUnreadable"
 _PASSES = 4
 _LONGEST_ROW = 200
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What a source said last, and why it cannot be asked now."""
-
-    kinds: tuple[str, ...] = ("*",)
-    """What it governs: everything, where it has never said that."""
-    grants: tuple[Grant, ...] | None = None
-    why: str = ""
-    """Why what is known stands; empty where the answer does."""
-    empty_since: float | None = None
-    """Since when it states none of the grants that it had, which is not believed yet."""
-    unread: str = ""
-    """What of it cannot be read, though it has answered: a part of it may be another by now."""
-    unread_since: float = 0.0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it is known: nobody is reaped while it is not."""
-        return not (self.why or self.unread)
 
 
 class Granting:
@@ -97,13 +70,11 @@ class Granting:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._relay, self._ledger, self._agent, self._lost = relay, ledger, agent, lost
+        self._relay, self._ledger, self._lost = relay, ledger, lost
         self._conditions, self._writing, self._touch = conditions, writing, touch
-        self._clock, self._ticks = clock, ticks
-        self._answers = {s: self._unasked(s) for s in relay.implementations(HOOK)}
-        self._asking, self._reading = anyio.Lock(), anyio.Lock()
-        self._begun = self._ended = 0
-        """Readings of all sources, counted."""
+        self._clock = clock
+        self._sources = Sources(relay, agent=agent, had=self._had, hint=self.hint, ticks=ticks)
+        self._reading = anyio.Lock()
         self._first_by: float | None = None
         """Until when offers wait for the first of them."""
         self._applied: dict[str, Stated] = {}
@@ -123,27 +94,25 @@ class Granting:
     @property
     def sources(self) -> dict[str, tuple[str, ...]]:
         """The kinds that each running source governs."""
-        return {source: answer.kinds for source, answer in self._answers.items()}
+        return self._sources.kinds
 
     def governs(self, kind: str) -> bool:
         """Say whether devices of a kind are offered under grants alone."""
-        return any(one.governs(kind) for one in self._stated().values())
+        return any(one.governs(kind) for one in self._sources.stated().values())
 
     @property
     def known(self) -> bool:
         """True while every source's last answer was whole: without that nobody may be reaped."""
-        whole = all(one.is_whole for one in self._answers.values()) and not self._failed()
-        return bool(self._ended) and whole
+        return self._sources.asked and self._sources.whole
 
     def answers(self, source: str) -> bool:
         """Say whether a source's last answer was good; True of what is no source that runs."""
-        answer = self._answers.get(source)
-        return answer is None or not answer.why
+        return self._sources.answers(source)
 
     @property
     def settled(self) -> bool:
         """True while what follows from the sources' last answers is written down."""
-        return self._stated() == self._applied and self._wrote == self._writing()
+        return self._sources.stated() == self._applied and self._wrote == self._writing()
 
     def in_force(self) -> tuple[Grant, ...]:
         """Return every grant that is in force."""
@@ -166,7 +135,7 @@ class Granting:
 
     async def run(self) -> None:
         """Ask for ever: at each hint, and every 5 seconds."""
-        while self._answers:
+        while self._sources.kinds:
             with anyio.move_on_after(EVERY):
                 await self._wake.wait()
             self._wake = anyio.Event()
@@ -207,15 +176,14 @@ class Granting:
             return
         await self.ask()
         known = {(one.key, of.grant.allocation): (one, of) for one, of in in_force(self.book)}
-        words = Words(self._stated())
+        words = Words(self._sources.stated())
         for key, allocation in granted:
             self._confirm_one(key.name, allocation, known.get((key, allocation)), words)
 
     def _confirm_one(
         self, device: str, allocation: str, known: tuple[Meant, KnownGrant] | None, words: Words
     ) -> None:
-        answer = self._answers.get(known[1].grant.source) if known else None
-        if answer is not None and answer.empty_since is not None:
+        if known is not None and self._sources.may_have_ended(known[1].grant.source):
             why = f"device {device}: its grant may have ended, which is being looked at"
             raise HoldFailed(why, reason="try-again")
         if known is not None and words.name(*known):
@@ -229,26 +197,9 @@ class Granting:
     # -- asking -----------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask every source now; who asks meanwhile shares the reading that begins next."""
-        wanted = self._begun + 1
-        async with self._asking:
-            if self._ended >= wanted:
-                return
-            self._begun += 1
-            await self._recall()
-            async with anyio.create_task_group() as tasks:
-                for source in self._answers:
-                    tasks.start_soon(self._ask, source)
-            self._ended = self._begun
-        said = ((source, self._unreadable(one)) for source, one in self._answers.items())
-        self._say([f"{source.partition('/')[2]}: {why}" for source, why in said if why])
-
-    def _unreadable(self, answer: _Answer) -> str:
-        """Return what cannot be read of a source, for people; a file may be being written."""
-        if answer.why:
-            return answer.why if answer.empty_since is None else ""
-        lasts = self._ticks() - answer.unread_since >= EVERY
-        return answer.unread if lasts else ""
+        """Ask every source now, and say what of them cannot be read."""
+        await self._sources.ask(self._recall)
+        self._say(self._sources.unreadable())
 
     def _say(self, unreadable: Sequence[str]) -> None:
         """Say which sources cannot be read, and which rows of the ledger: nobody is reaped then."""
@@ -272,71 +223,16 @@ class Granting:
         if waiting.cancelled_caught:
             self.hint()
 
-    async def _ask(self, source: str) -> None:
-        answer = self._answers[source]
-        try:
-            found: tuple[Grant, ...] = await self._relay.plugin(HOOK, source, agent=self._agent)
-            grants = checked(source, found)
-            answer.kinds = self._kinds_of(source)
-            self._note_unread(source, answer)
-        except HardpointError as error:
-            answer.why, answer.empty_since = str(error), None
-            return
-        if grants or not self._has_grants(source):
-            answer.grants, answer.why, answer.empty_since = grants, "", None
-            return
-        now = self._ticks()
-        if answer.empty_since is None:
-            answer.empty_since = now
-            self._relay.later(CONFIRM_AFTER, self.hint)
-        if now - answer.empty_since < CONFIRM_AFTER:
-            answer.why = "all its grants are gone at once, which a second look has to confirm"
-            return
-        answer.grants, answer.why, answer.empty_since = (), "", None
-
-    def _note_unread(self, source: str, answer: _Answer) -> None:
-        unread = unread_of(self._relay.plugins.instance(source))
-        if not answer.unread:
-            answer.unread_since = self._ticks()
-        answer.unread = unread
-
     async def _recall(self) -> None:
         """Read what was known before: whether a source has lost all its grants shows by that."""
         if not self._is_read:
             with suppress(LedgerError):
                 await self.refresh()
 
-    def _has_grants(self, source: str) -> bool:
+    def _had(self, source: str) -> bool:
         """Say whether a source had grants, as far as that is known."""
         mine = (known for known in self.book.grants if known.grant.source == source)
         return not self._is_read or any(known.devices for known in mine)
-
-    def _failed(self) -> list[str]:
-        """Return the policies that the settings name and that do not run.
-
-        One of them may be a source: what is known of its grants stands, whatever they govern.
-        """
-        return [f"policy/{name}" for name, _ in self._relay.plugins.failed("policy")]
-
-    def _unasked(self, source: str) -> _Answer:
-        try:
-            return _Answer(kinds=self._kinds_of(source))
-        except HardpointError:
-            return _Answer()
-
-    def _kinds_of(self, source: str) -> tuple[str, ...]:
-        """Return what a source says that it governs. Raises ``HardpointError``."""
-        return governed_by(self._relay.plugins.instance(source))
-
-    def _stated(self) -> dict[str, Stated]:
-        return {one: Stated(source=one, kinds=(), grants=None) for one in self._failed()} | {
-            source: Stated(
-                source=source,
-                kinds=answer.kinds,
-                grants=None if answer.why else answer.grants,
-            )
-            for source, answer in self._answers.items()
-        }
 
     # -- writing down -----------------------------------------------------------------------------
 
@@ -364,9 +260,9 @@ class Granting:
         Where nothing can be written no new grant is offered; one that ended is withdrawn all the
         same.
         """
-        if not self._ended:
+        if not self._sources.asked:
             await self._ask_first()
-        stated = self._stated()
+        stated = self._sources.stated()
         writing = self._writing()
         try:
             await self._settle(stated, built, complete=complete)
