@@ -1,13 +1,11 @@
 """Releases: from the end of a grant until nobody can be using its devices, and its source knows.
 
-Who may be using them is asked of every source of evidence, again and again. One that fails, is late
-or does not know says "in use"; that nobody does counts only of a reading that began after the
-devices had left the offer. Whatever the sources say, a hold in the ledger is a user.
+Who may be using them is asked again and again. Whatever the sources of evidence say, a hold in the
+ledger is a user.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import sqlite3
 import time
@@ -18,6 +16,7 @@ from typing import Any
 import anyio
 
 from hardpoint._core.grants.conditions import Conditions
+from hardpoint._core.grants.evidence import EvidenceSources
 from hardpoint._core.grants.granting import Granting
 from hardpoint._core.grants.grantplan import in_force
 from hardpoint._core.grants.lost import SOURCE as LOST
@@ -37,23 +36,19 @@ from hardpoint._core.ledger.grantrows import (
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.rows import read_row
 from hardpoint._core.plugins.relay import Relay
-from hardpoint._core.plugins.stating import is_not_applicable, kinds_of, sentence
 from hardpoint.allocation import is_allocation
 from hardpoint.errors import HardpointError, LedgerError
-from hardpoint.grants import Evidence, Grant, Release
-from hardpoint.model import Device, DeviceNode, Event, Hold, Offer
+from hardpoint.grants import Grant, Release
+from hardpoint.model import DeviceNode, Event, Hold, Offer
 
 _log = logging.getLogger("hardpoint.releases")
 
-USERS, GRANT, RELEASE = "find_users", "report_grant", "report_release"
+GRANT, RELEASE = "report_grant", "report_release"
 EVERY = 5.0
 STUCK_AFTER = 300.0
 """Seconds after which a release that is not over is a condition of the node."""
 STUCK = "ReleaseStuck"
-_MOST_USERS, _LONGEST = 64, 200
-"""Of what one source finds that is kept to be shown, and characters of each."""
 DRAIN = "drain"
-NOBODY_ASKED = "no source of evidence runs: name pod_resources, prepared_claims or another policy"
 
 
 class Releases:
@@ -78,6 +73,7 @@ class Releases:
         self._relay, self._ledger, self._granting, self._lost = relay, ledger, granting, lost
         self._agent, self._conditions, self._report = agent, conditions, report
         self._show = show
+        self._evidence = EvidenceSources(relay, agent=agent, ticks=ticks)
         self._writing, self._touch, self._clock, self._ticks = writing, touch, clock, ticks
         self._left: dict[str, float] = {}
         """When the devices of each had left the offer, by the monotonic clock."""
@@ -192,67 +188,12 @@ class Releases:
         release = self._seen(known)
         records = await self._ledger.read()
         holds = tuple(record.hold() for record in records)
-        users = [*_holding(known, holds), *await self._ask(release, holds)]
+        users = [*_holding(known, holds), *await self._evidence.users(release, holds)]
         found = tuple(dict.fromkeys(users))
         if self.users.get(known.id) != found:
             self.users[known.id] = found
             self._show()
-        return not users
-
-    async def _ask(self, release: Release, holds: tuple[Hold, ...]) -> list[str]:
-        """Return who uses the devices by the sources of evidence; why, where one cannot say."""
-        failed = self._relay.plugins.failed("policy")
-        if failed:
-            return [
-                f"policy {name} is named in the settings and does not run" for name, _ in failed
-            ]
-        about = {source: self._about(source) for source in self._relay.implementations(USERS)}
-        sources = [s for s, kinds in about.items() if any(map(kinds, release.devices))]
-        if not sources:
-            return [NOBODY_ASKED]
-        unasked = [d.name for d in release.devices if not any(about[s](d) for s in sources)]
-        if unasked:
-            return [f"no source of evidence that runs is about the kind of {', '.join(unasked)}"]
-        users: dict[str, tuple[str, ...]] = {}
-
-        async def ask(source: str) -> None:
-            users[source] = await self._ask_one(source, release, holds)
-
-        async with anyio.create_task_group() as tasks:
-            for source in sources:
-                tasks.start_soon(ask, source)
-        return [user for source in sources for user in users[source]]
-
-    def _about(self, source: str) -> Callable[[Device], bool]:
-        """Return whether a source can be asked on this node about a device, by its kind."""
-        instance = self._relay.plugins.instance(source)
-        if is_not_applicable(instance):
-            return lambda device: False
-        try:
-            kinds = kinds_of(instance) or ("*",)
-        except HardpointError:
-            return lambda device: True
-        return lambda device: any(fnmatch.fnmatchcase(device.kind, kind) for kind in kinds)
-
-    async def _ask_one(
-        self, source: str, release: Release, holds: tuple[Hold, ...]
-    ) -> tuple[str, ...]:
-        name = source.partition("/")[2]
-        try:
-            found: Evidence = await self._relay.plugin(
-                USERS, source, release.id, release=release, holds=holds, agent=self._agent
-            )
-        except HardpointError as error:
-            return (f"{name} cannot say: {error}",)
-        if found.why:
-            return (f"{name} cannot say: {sentence(found.why)}",)
-        if found.users:
-            return tuple(sentence(user, _LONGEST) or name for user in found.users[:_MOST_USERS])
-        if found.began < release.left:
-            return (f"{name} looked before the devices had left the offer",)
-        if not found.began <= self._ticks():
-            return (f"{name} cannot say: it has looked at no time of time.monotonic()",)
-        return ()
+        return not found
 
     # -- its end ----------------------------------------------------------------------------------
 
