@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.lowlevel
@@ -300,9 +301,8 @@ async def test_without_an_api_server_the_policy_says_why_it_ends(
         await NodeStatus(agent.node, NodeStatusSettings()).serve_policy(agent)
 
 
-def _stuck(**changes: str) -> NodeCondition:
-    facts = {"reason": STUCK.reason, "message": STUCK.message, **changes}
-    return NodeCondition(type=STUCK.type, **facts)
+def _stuck(*, reason: str = STUCK.reason, message: str = STUCK.message) -> NodeCondition:
+    return replace(STUCK, reason=reason, message=message)
 
 
 def test_the_clock_of_these_tests_began_then() -> None:
