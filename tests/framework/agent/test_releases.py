@@ -288,6 +288,7 @@ async def test_what_is_over_is_not_pending(world: World) -> None:
     await world.has(release(GPU0), release(GPU1, id="r-2", over=True))
 
     assert [one.id for one in world.releases.pending()] == ["r-1"]
+    assert world.releases.ids == {"r-1"}
 
 
 async def test_a_release_without_devices_is_over_without_a_question(world: World) -> None:

@@ -327,7 +327,6 @@ class Releases:
         self._seen_first = {
             one.id: self._seen_first.get(one.id, (max(now - one.since, 0.0), ticks))
             for one in releases
-            if not one.over
         }
 
     # -- a node that is handed back ---------------------------------------------------------------
