@@ -79,9 +79,14 @@ def mark_running(state: Path) -> int:
 
 
 def agent_runs(state: Path) -> bool:
-    """Say whether an agent runs with this state directory."""
+    """Say whether an agent runs with this state directory.
+
+    Raises ``PermissionError`` for a user who may not see it: that none is seen says nothing then.
+    """
     try:
         descriptor = os.open(state / RUNNING, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        raise
     except OSError:
         return False
     try:

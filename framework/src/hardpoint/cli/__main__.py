@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 
 import hardpoint
-from hardpoint.cli.output import fail, hush, known
+from hardpoint.cli.output import fail, hush, known, sentence
 
 COMMANDS = {
     "run": "run the agent",
@@ -93,7 +93,7 @@ def _not_done(causes: Sequence[Exception]) -> int:
         hush()
         return 1
     for cause in causes:
-        fail(cause)
+        fail(sentence(cause))
     if any(isinstance(cause, OSError) for cause in causes):
         hush()  # what is buffered for a full disk would fail again when Python ends
     return 1

@@ -13,6 +13,7 @@ from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.offline import Look, start_plugins
 from hardpoint._core.plugins.policywords import PolicyWords, words_of
 from hardpoint._core.state import agent_runs, read_status
+from hardpoint.cli.output import sentence
 from hardpoint.model import Withheld
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings
@@ -26,6 +27,14 @@ def with_agent(found: Look, settings: AgentSettings, node: Node) -> Look:
 
     Of a recorded machine no agent knows anything.
     """
+    try:
+        return _with_agent(found, settings, node)
+    except PermissionError as error:
+        note = f"what an agent says of it is not known: {sentence(error)}"
+        return replace(found, notes=(*found.notes, note))
+
+
+def _with_agent(found: Look, settings: AgentSettings, node: Node) -> Look:
     state = settings.paths.state
     if not node.recorded and agent_runs(state):
         return _withheld(found, read_status(state).get("not_offered", ()))

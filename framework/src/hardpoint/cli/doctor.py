@@ -20,7 +20,7 @@ from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import container_runtime, doctor_policies
 from hardpoint.cli.common import add_json, add_settings, settings_of, this_machine
 from hardpoint.cli.findings import Finding
-from hardpoint.cli.output import as_json, table
+from hardpoint.cli.output import as_json, in_words, table
 from hardpoint.errors import BadSettings, LedgerDamaged, LedgerError
 from hardpoint.model import NodeType, Offer
 from hardpoint.settings import AgentSettings
@@ -81,7 +81,9 @@ def _checked(
         yield from check(settings)
     except OSError as error:
         name = check.__name__.strip("_").replace("_", " ")
-        yield Finding("warn", name, f"cannot look: {error}", "run the doctor as root on the node")
+        yield Finding(
+            "warn", name, f"cannot look: {in_words(error)}", "run the doctor as root on the node"
+        )
     except LedgerError as error:
         aside = "the agent keeps it aside when it starts, and begins anew"
         remedy = aside if isinstance(error, LedgerDamaged) else ""

@@ -60,6 +60,20 @@ def known(error: BaseException) -> tuple[Exception, ...] | None:
     return (error,) if isinstance(error, HardpointError | OSError) else None
 
 
+def in_words(error: BaseException) -> str:
+    """Return what went wrong, and the file that it was about: none of Python's numbers."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def sentence(error: BaseException) -> str:
+    """Return what went wrong, and what to do about it where that is known."""
+    if isinstance(error, PermissionError) and os.geteuid() != 0:
+        return f"{in_words(error)}; run it as root on the node, or in the agent's container"
+    return in_words(error)
+
+
 def hush() -> None:
     """Write nothing more to standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

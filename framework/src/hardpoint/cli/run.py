@@ -18,7 +18,7 @@ from hardpoint._core import logs
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.cluster import labels_of_node
 from hardpoint.cli.common import add_machine, machine, this_machine
-from hardpoint.cli.output import fail, known
+from hardpoint.cli.output import fail, known, sentence
 from hardpoint.node import Node
 from hardpoint.settings import AgentSettings, load, needs_labels
 
@@ -107,5 +107,5 @@ def _report(error: Exception) -> int:
     if causes is None:
         print(logs.trace(error), file=sys.stderr)
     for cause in causes or ():
-        fail(cause)
+        fail(sentence(cause))
     return 1
