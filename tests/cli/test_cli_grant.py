@@ -86,7 +86,8 @@ def part(gpu: FakeGpu, index: int = 0) -> str:
 
 
 def test_a_device_is_granted_by_a_file_that_is_a_whole_cdi_spec(node: Node) -> None:
-    answer = node.grant("training", node.whole.name)
+    with node.agent():
+        answer = node.grant("training", node.whole.name)
 
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == f"{node.file('training')} grants {node.whole.name}.\n"
@@ -230,6 +231,16 @@ def test_what_was_granted_is_revoked(node: Node) -> None:
     assert plain.out == f"{node.file('a')} is removed.\n"
     assert as_json.json == {"allocation": "b", "file": str(node.file("b"))}
     assert list(node.directory.iterdir()) == []
+
+
+def test_while_no_agent_runs_it_is_said_when_it_takes_effect(node: Node) -> None:
+    note = f"hardpoint: note: no agent runs with {node.shell.state}; "
+
+    assert node.grant("a", node.whole.name).err == f"{note}they are offered once one does\n"
+    assert node.revoke("a").err == f"{note}it is released once one does\n"
+    with node.agent():
+        assert node.grant("a", node.whole.name).err == ""
+        assert node.revoke("a").err == ""
 
 
 def test_only_what_grants_is_revoked(node: Node) -> None:

@@ -111,6 +111,15 @@ def ended(
     written(shell, lambda ledger: ledger.write(lambda db: keep_release(db, known)))
 
 
+def granted(shell: Shell, allocation: str) -> None:
+    """Write down a grant that was in force when an agent ran last."""
+    grant = Grant(allocation=allocation, source="policy/x")
+    known = KnownGrant(
+        grant=grant, devices=(Meant(DRIVER, radio(0)),), outcome=GrantOutcome(Outcome.IN_FORCE)
+    )
+    written(shell, lambda ledger: ledger.write(lambda db: keep_grant(db, known)))
+
+
 def held(shell: Shell, *devices: int, allocation: str = "a-1") -> None:
     """Hold devices for a claim, in the ledger and in its CDI file."""
     wants = [
@@ -200,6 +209,23 @@ def test_with_no_agent_it_is_said_what_is_pending_and_that_nobody_looks(shell: S
     a, b = as_json.json
     assert (a["allocation"], a["devices"], a["since"]) == ("a-1", ["radio0", "radio1"], 1.0)
     assert (a["state"], a["users"], b["state"], b["users"]) == ("pending", None, "over", [])
+
+
+def test_with_no_agent_it_is_not_known_whether_what_is_granted_has_ended(shell: Shell) -> None:
+    granted(shell, "g-1")
+
+    asked, forced = shell("release"), shell("release", "--force", "g-1", "--yes")
+    with agent(shell):
+        beside_one = shell("release"), shell("release", "--force", "g-1", "--yes")
+
+    note = f"hardpoint: note: no agent runs with {shell.state}; whether g-1, granted when one ran "
+    assert asked == Answer(0, "No release is pending.\n", f"{note}last, has ended is not known\n")
+    was = "hardpoint: allocation g-1 was granted when an agent ran last: it ends at its source, "
+    assert forced == Answer(1, "", f"{was}`hardpoint revoke`, and the next one notices\n")
+    still = (
+        "hardpoint: allocation g-1 is granted still: it ends at its source, `hardpoint revoke`\n"
+    )
+    assert beside_one == (Answer(0, "No release is pending.\n", ""), Answer(1, "", still))
 
 
 def test_who_uses_the_devices_is_what_the_agent_that_runs_found(shell: Shell) -> None:
@@ -299,6 +325,11 @@ def test_what_is_not_pending_is_refused_saying_what_is(shell: Shell, word: str, 
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"hardpoint: {said}")
     assert trail(shell) == []
+
+
+def test_where_nothing_is_pending_that_is_said(shell: Shell) -> None:
+    said = "hardpoint: no release of a-1 is pending; none is\n"
+    assert shell("release", "--force", "a-1", "--yes") == Answer(1, "", said)
 
 
 def test_of_two_sources_one_is_named_by_its_id(shell: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hardpoint._core.state import kept_labels
+from hardpoint._core.state import agent_runs, kept_labels
 from hardpoint._wording import first_problem
 from hardpoint.errors import BadSettings
 from hardpoint.node import Node
@@ -72,6 +73,19 @@ def settings_of(arguments: argparse.Namespace) -> AgentSettings:
 def policies_with(settings: AgentSettings, name: str) -> str:
     """Return the line of the settings that runs one policy beside those that run."""
     return f"policies = {json.dumps([*settings.policies, name])}"
+
+
+def note_no_agent(settings: AgentSettings, what_follows: str) -> None:
+    """Say beside the answer that no agent runs, and what that means; nothing where one does."""
+    try:
+        if agent_runs(settings.paths.state):
+            return
+    except PermissionError:
+        return  # it is not for this user to see
+    print(
+        f"hardpoint: note: no agent runs with {settings.paths.state}; {what_follows}",
+        file=sys.stderr,
+    )
 
 
 def policy_section(settings: AgentSettings, name: str, model: type[_M]) -> _M:

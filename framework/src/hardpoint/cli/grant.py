@@ -13,6 +13,7 @@ from hardpoint.cli.common import (
     add_json,
     add_machine,
     machine,
+    note_no_agent,
     policies_with,
     policy_section,
     settings_of,
@@ -61,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
         names = [device.name for device in wanted]
         as_json({"allocation": arguments.allocation, "file": str(path), "devices": names})
     else:
-        print(f"{path} grants {', '.join(device.name for device in wanted)}.")
+        print(f"{path} grants {', '.join(device.name for device in wanted)}.", flush=True)
+    if NAME in settings.policies:
+        note_no_agent(settings, "they are offered once one does")
     return 0
 
 

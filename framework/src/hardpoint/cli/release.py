@@ -19,7 +19,7 @@ from hardpoint._core.ledger.records import Record
 from hardpoint._core.levers import is_lost, read_book
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli import release_force
-from hardpoint.cli.common import add_json, add_settings, settings_of
+from hardpoint.cli.common import add_json, add_settings, note_no_agent, settings_of
 from hardpoint.cli.holds import age
 from hardpoint.cli.holds_forget import add_yes
 from hardpoint.cli.output import as_json, fail, table
@@ -101,6 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
     table(headings, rows, "No release is pending.")
     for row in book.unreadable:
         print(f"\n! {row}: what it was about is not known")
+    granted = sorted(known.grant.allocation for known in book.grants if known.outcome.in_force)
+    if granted:
+        names = ", ".join(granted)
+        note_no_agent(
+            settings, f"whether {names}, granted when one ran last, has ended is not known"
+        )
     if is_lost(state):
         print(
             f"\n! which releases were pending is not known any more ({state / MARKER}); if nobody "

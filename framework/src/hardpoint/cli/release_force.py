@@ -25,7 +25,7 @@ def force(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     book, word = read_book(settings.paths.state), arguments.force
     if any(row.startswith((f"release {word}:", f"grant {word}:")) for row in book.unreadable):
         return _forget_unreadable(word, settings, yes=arguments.yes)
-    releases = _named(book, word, _noticed(settings))
+    releases = _named(book, word, settings)
     keys = _devices(word, releases, arguments.device)
     releases = [one for one in releases if one.keys & keys]
     records = read_records(settings.paths.state)
@@ -92,12 +92,12 @@ def _pull(settings: AgentSettings, act: Callable[[Levers], Awaitable[None]]) -> 
 # -- which one is meant ---------------------------------------------------------------------------
 
 
-def _named(book: Book, word: str, noticed: Sequence[Mapping[str, Any]]) -> Sequence[KnownRelease]:
+def _named(book: Book, word: str, settings: AgentSettings) -> Sequence[KnownRelease]:
     """Return the pending releases that a word means. Raises ``LeverRefused`` saying what is."""
     meant = [one for one in book.releases if word and word in _words(one)]
     pending = [one for one in meant if not one.over]
     if not pending:
-        raise LeverRefused(_not_pending(book, word, meant, noticed))
+        raise LeverRefused(_not_pending(book, word, meant, settings))
     sources = {one.grant.source for one in pending}
     if len(sources) > 1:
         ids = ", ".join(f"{one.id} ({one.grant.source})" for one in pending)
@@ -111,7 +111,7 @@ def _words(release: KnownRelease) -> tuple[str, ...]:
 
 
 def _not_pending(
-    book: Book, word: str, meant: Sequence[KnownRelease], noticed: Sequence[Mapping[str, Any]]
+    book: Book, word: str, meant: Sequence[KnownRelease], settings: AgentSettings
 ) -> str:
     if meant:
         return (
@@ -119,13 +119,17 @@ def _not_pending(
             "is told again"
         )
     if any(known.grant.allocation == word for known in book.grants):
-        return f"allocation {word} is granted still: it ends at its source, `hardpoint revoke`"
+        ends = "it ends at its source, `hardpoint revoke`"
+        if agent_runs(settings.paths.state):
+            return f"allocation {word} is granted still: {ends}"
+        ends += ", and the next one notices"
+        return f"allocation {word} was granted when an agent ran last: {ends}"
     if word == LOST:
         return "that is --clear-lost"
-    if any(word in (one.get("id"), one.get("allocation")) for one in noticed):
+    if any(word in (one.get("id"), one.get("allocation")) for one in _noticed(settings)):
         return f"{word} is no release of a grant: it is over when the pods that have it are"
     names = ", ".join(sorted({_words(one)[1] for one in book.releases if not one.over}))
-    return f"no release of {word} is pending; pending is {names or 'none'}"
+    return f"no release of {word} is pending; {f'pending is {names}' if names else 'none is'}"
 
 
 def _noticed(settings: AgentSettings) -> Sequence[Mapping[str, Any]]:

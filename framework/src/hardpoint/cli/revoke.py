@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from hardpoint import files
 from hardpoint._core.levers import read_book
 from hardpoint._core.state import agent_runs
-from hardpoint.cli.common import add_json, add_settings, add_wait, settings_of
+from hardpoint.cli.common import add_json, add_settings, add_wait, note_no_agent, settings_of
 from hardpoint.cli.grant import grants_settings
 from hardpoint.cli.output import as_json, fail
 from hardpoint.grants import Grant, Outcome
@@ -42,16 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     said: dict[str, Any] = {"allocation": arguments.allocation, "file": str(path)}
     if not arguments.json:
         print(f"{path} is removed.", flush=True)
+    note_no_agent(settings, "it is released once one does")
     if not arguments.wait:
         if arguments.json:
             as_json(said)
         return 0
-    if not agent_runs(settings.paths.state):
-        print(
-            f"hardpoint: note: no agent runs with {settings.paths.state}; it is released once one "
-            "does",
-            file=sys.stderr,
-        )
     return _waited(arguments, settings.paths.state, reports, before, said)
 
 
@@ -74,7 +68,7 @@ def _waited(
         if time.monotonic() >= deadline:
             return fail(
                 f"allocation {arguments.allocation} was not released within "
-                f"{arguments.timeout:g} s; `hardpoint status` says who may be using it"
+                f"{arguments.timeout:g} s; `hardpoint release` says who may be using it"
             )
         time.sleep(_LOOK_EVERY)
 
