@@ -190,9 +190,7 @@ class Granted:
 
     def until_allocatable(self, count: int) -> None:
         def look() -> bool:
-            node = self.witness.get("Node", NODE)
-            assert node is not None
-            return int(node["status"]["allocatable"].get(GPU, 0)) == count
+            return int(self.node()["status"]["allocatable"].get(GPU, 0)) == count
 
         until(f"{count} of {GPU} allocatable", look)
 
@@ -212,6 +210,27 @@ class Granted:
         """Return the message of a condition that the agent sees; empty if it is not so."""
         found = self.status()["conditions"]
         return next((str(one["message"]) for one in found if one["type"] == type_), "")
+
+    def node(self) -> dict[str, Any]:
+        """Return the Node."""
+        found = self.witness.get("Node", NODE)
+        assert found is not None
+        return found
+
+    def of_node(self, type_: str) -> str:
+        """Return the message of a condition on the Node; empty where it is not so."""
+        listed = self.node()["status"]["conditions"]
+        true = (one for one in listed if (one["type"], one["status"]) == (type_, "True"))
+        return next((str(one["message"]) for one in true), "")
+
+    def taints(self) -> list[str]:
+        """Return the keys of the Node's taints."""
+        return [str(one["key"]) for one in self.node()["spec"].get("taints") or ()]
+
+    def told(self, reason: str) -> list[str]:
+        """Return the messages of the Events about the Node with a reason."""
+        about = {"field_selector": f"involvedObject.name={NODE},reason={reason}"}
+        return [str(one["message"]) for one in self.witness.items("Event", "default", **about)]
 
     def users(self, device: str) -> list[int]:
         """Return the processes that have a GPU open, as this machine numbers them."""

@@ -14,7 +14,10 @@ from cluster.witness import Namespace
 from cluster.world import GPUS
 
 GUARDED = {
-    "policies": ",".join((*POLICIES, "exclusive_source")),
+    "policies": ",".join((*POLICIES, "exclusive_source", "node_status")),
+    "policy__node_status__prefix": "bcd.dev",
+    "policy__node_status__conditions": '{"ForeignGpuExposure": "ForeignGpuExposure"}',
+    "policy__node_status__no_schedule_taint": "true",
     "policy__exclusive_source__return_after": "5",
     "policy__exclusive_source__condition": '["ForeignGpuExposure", "OtherGpuPath"]',
 }
@@ -72,6 +75,10 @@ def test_another_device_plugin_appears_and_everything_is_withdrawn_with_the_reas
         message = until("said", lambda: granted.condition("ForeignGpuExposure"))
         assert "nvidia.com/gpu" in message
         assert "devicePlugin.enabled=false" in message
+        until("on the Node", lambda: granted.of_node("ForeignGpuExposure") == message)
+        until("an Event", lambda: any(message in one for one in granted.told("ForeignGpuExposure")))
+        until("no new pods", lambda: "bcd.dev/unusable" in granted.taints())
+        assert any(message in line for line in granted.lines("vetoed"))
         reasons = {one["subject"]: one["reason"] for one in granted.status()["not_offered"]}
         assert all("nvidia.com/gpu" in reasons[name] for name in granted.names)
         assert seen(namespace, "p")[1] == "iso-1"  # what runs goes on: its grant is in force
@@ -79,6 +86,8 @@ def test_another_device_plugin_appears_and_everything_is_withdrawn_with_the_reas
 
     granted.until_allocatable(2)
     until("not so any more", lambda: not granted.condition("ForeignGpuExposure"))
+    until("nor on the Node", lambda: not granted.of_node("ForeignGpuExposure"))
+    until("new pods", lambda: "bcd.dev/unusable" not in granted.taints())
     assert granted.deletions("p") == []
     namespace.delete_pods("p")
     granted.revoke("iso-1")
