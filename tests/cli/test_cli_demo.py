@@ -148,3 +148,11 @@ def test_the_story_of_a_release_reports_nothing_free_before_the_pod_is_gone(shel
         )
     ]
     assert order == sorted(order)
+
+
+@pytest.mark.parametrize("option", [("--sysfs", "any.tar.gz"), ("--frontend", "dra")])
+def test_the_story_of_a_release_ignores_no_option(shell: Shell, option: tuple[str, str]) -> None:
+    done = shell("demo", "--scenario", "release", *option)
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("hardpoint: the scenario release ")

@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frontend",
         choices=("dra", "deviceplugin"),
-        default="dra",
-        help="how the devices are offered (default: %(default)s)",
+        help="how the devices are offered (default: dra; the scenario release: deviceplugin)",
     )
     parser.add_argument(
         "--scenario",
@@ -61,11 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Choose the machine and walk a claim through."""
-    settings = settings_of(arguments).model_copy(update={"frontends": (arguments.frontend,)})
     if arguments.scenario == "release":
-        from hardpoint.cli import demo_release
-
-        return demo_release.run(settings)
+        return _release(arguments)
+    frontend = arguments.frontend or "dra"
+    settings = settings_of(arguments).model_copy(update={"frontends": (frontend,)})
     if arguments.sysfs is not None:
         return _on_recorded(arguments.sysfs, settings, f"the recorded machine {arguments.sysfs}")
     node = this_machine(settings)
@@ -78,6 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
         f"so a recorded one stands in: {arguments.fallback}"
     )
     return _on_recorded(arguments.fallback, settings, "the recorded machine")
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    """Tell the story of a release, whose machine and frontend are its own."""
+    if arguments.sysfs is not None:
+        return fail("the scenario release has GPUs of its own, and shows no other machine")
+    if arguments.frontend == "dra":
+        return fail("the scenario release is told of the frontend deviceplugin alone")
+    from hardpoint.cli import demo_release
+
+    return demo_release.run(settings_of(arguments))
 
 
 def _on_recorded(tree: Path, settings: AgentSettings, what: str) -> int:
