@@ -76,6 +76,18 @@ def test_where_nobody_could_say_that_a_device_is_free_is_a_fault(
         assert found["policy/blind"][:2] == ("warn", sentence)
 
 
+def test_a_section_of_a_policy_that_is_not_named_is_said_to_have_no_effect(shell: Shell) -> None:
+    shell.config.write_text('policies = ["drain"]\n[policy.metrics]\nlisten = "0.0.0.0:9479"\n')
+    why = "not named in the settings: [policy.metrics] has no effect"
+
+    found = [one for one in shell("doctor", "--json").json if one["subject"] == "policy/metrics"]
+    listed = {one["name"]: one["reason"] for one in shell("plugins", "--json").json}
+
+    remedy = 'policies = ["drain", "metrics"], if it is to run on this node'
+    assert found == [{"level": "warn", "subject": "policy/metrics", "found": why, "do": remedy}]
+    assert (listed["metrics"], listed["node_status"]) == (why, "not named in the settings")
+
+
 def test_a_source_that_governs_nothing_here_is_said(shell: Shell) -> None:
     run(shell, "gpus", "evident")
 

@@ -477,6 +477,18 @@ def test_a_policy_that_is_not_there_is_said_beside_the_devices(full: Shell) -> N
     assert fault["cost"] == "the agent offers nothing while it does not run"
 
 
+def test_a_policy_whose_section_is_wrong_is_said_beside_the_devices(full: Shell) -> None:
+    full.config.write_text('policies = ["drain"]\n[policy.drain]\nlongest_grace = 3\n')
+
+    (fault,) = full("devices", "--sysfs", full.tree, "--json").json["faults"]
+
+    assert fault["source"] == "policy/drain"
+    assert fault["message"].startswith(
+        "refused: its settings: longest_grace: unknown key; the keys"
+    )
+    assert fault["cost"] == "the agent offers nothing while it does not run"
+
+
 # -- doctor ---------------------------------------------------------------------------------------
 
 

@@ -29,10 +29,11 @@ from hardpoint.platform import Platform
 from hardpoint.settings import AgentSettings
 
 _WOULD_RUN = ("installed", "running")
-_COSTS = {
+COSTS = {
     "driver": "its devices are left out",
     "policy": "the agent offers nothing while it does not run",
 }
+"""What is lost with a plugin that the settings want and that does not run, by its role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,11 @@ def start_plugins(
     """Discover and start what the settings want; what cannot run says why."""
     plugins = Plugins(discover(choices(settings)))
     for plugin in plugins.all:
+        section = sections(settings, plugin.role).get(plugin.name, {})
         if plugin.role in roles and plugin.state == "installed":
-            plugins.start(plugin, node, sections(settings, plugin.role).get(plugin.name, {}))
+            plugins.start(plugin, node, section)
+        elif plugin.state == "disabled" and section:
+            plugin.reason += f": [{plugin.role}.{plugin.name}] has no effect"
     return plugins
 
 
@@ -151,6 +155,6 @@ def _drivers(settings: AgentSettings, node: Node) -> tuple[Plugins, FaultBoard]:
     """Start the drivers; what does not run is on the board."""
     plugins, board = start_plugins(settings, node, roles=("driver",)), FaultBoard()
     for plugin in plugins.all:
-        if plugin.role in _COSTS and plugin.state in ("refused", "missing"):
-            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=_COSTS[plugin.role])
+        if plugin.role in COSTS and plugin.state in ("refused", "missing"):
+            board.record(plugin.id, f"{plugin.state}: {plugin.reason}", cost=COSTS[plugin.role])
     return plugins, board

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from hardpoint._core.grants.grantlaid import NOT_GRANTED, RELEASING, WITHDRAWN
 from hardpoint._core.levers import read_book
 from hardpoint._core.offer.inventory import QUARANTINED
-from hardpoint._core.offline import Look, start_plugins
+from hardpoint._core.offline import COSTS, Look, start_plugins
+from hardpoint._core.plugins.discovery import Plugins
+from hardpoint._core.plugins.faults import FaultEntry
 from hardpoint._core.plugins.policywords import PolicyWords, words_of
 from hardpoint._core.state import agent_runs, read_status
 from hardpoint.cli.output import sentence
@@ -38,11 +41,18 @@ def _with_agent(found: Look, settings: AgentSettings, node: Node) -> Look:
     state = settings.paths.state
     if not node.recorded and agent_runs(state):
         return _withheld(found, read_status(state).get("not_offered", ()))
-    sources = _sources(settings, node)
+    policies = _policies(settings, node)
+    sources = [one for one in words_of(policies) if "grant_devices" in one.hooks]
     notes = tuple(_notes(found, settings, sources, None if node.recorded else state))
     kinds = {one.device.kind for one in found.offer.devices}
     granted = frozenset(k for k in kinds if any(source.is_about(k) for source in sources))
-    return replace(found, notes=(*found.notes, *notes), granted_kinds=granted)
+    faults = tuple(_refused(policies, {fault.source for fault in found.faults}))
+    return replace(
+        found,
+        faults=(*found.faults, *faults),
+        notes=(*found.notes, *notes),
+        granted_kinds=granted,
+    )
 
 
 def _withheld(found: Look, said: Iterable[Mapping[str, Any]]) -> Look:
@@ -62,12 +72,21 @@ def _withheld(found: Look, said: Iterable[Mapping[str, Any]]) -> Look:
     return replace(found, offer=offer)
 
 
-def _sources(settings: AgentSettings, node: Node) -> tuple[PolicyWords, ...]:
-    """Return what the policies that are sources of grants say of themselves."""
+def _policies(settings: AgentSettings, node: Node) -> Plugins:
+    """Start the policies that the settings name; they are asked for nothing."""
     if not settings.policies:
-        return ()
-    words = words_of(start_plugins(settings, node, roles=("policy",)))
-    return tuple(one for one in words if "grant_devices" in one.hooks)
+        return Plugins([])
+    return start_plugins(settings, node, roles=("policy",))
+
+
+def _refused(policies: Plugins, known: Container[str]) -> Iterable[FaultEntry]:
+    """Yield the policies that do not run, but for those that are known: nothing is offered then."""
+    now = time.time()
+    for plugin in policies.all:
+        broken = plugin.role == "policy" and plugin.state == "refused"
+        if broken and plugin.id not in known:
+            why = f"{plugin.state}: {plugin.reason}"
+            yield FaultEntry(plugin.id, why, COSTS["policy"], first=now, last=now)
 
 
 def _notes(

@@ -269,7 +269,9 @@ def _settings(settings: AgentSettings) -> Iterator[Finding]:
     for note in found.notes:
         yield Finding("warn", "settings", note, "correct it, or take it out")
     if not found.notes:
-        yield Finding("ok", "settings", f"{len(settings.rules)} rules, each matches a device")
+        count = len(settings.rules)
+        said = f"{count} rules, each matches a device" if count else "no rules"
+        yield Finding("ok", "settings", said)
     yield from _links(settings, found.offer)
 
 

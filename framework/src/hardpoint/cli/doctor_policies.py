@@ -15,7 +15,7 @@ from hardpoint._core.levers import is_lost, read_book
 from hardpoint._core.offline import look, start_plugins
 from hardpoint._core.plugins.policywords import PolicyWords, words_of
 from hardpoint._core.state import agent_runs, read_status
-from hardpoint.cli.common import this_machine
+from hardpoint.cli.common import policies_with, this_machine
 from hardpoint.cli.findings import Finding
 from hardpoint.cli.holds import age
 from hardpoint.settings import AgentSettings
@@ -28,12 +28,21 @@ _EVIDENCE = (
 
 def policies(settings: AgentSettings) -> Iterator[Finding]:
     """Say which policies run, and whether those that grants need are among them."""
-    words = words_of(start_plugins(settings, this_machine(settings), roles=("policy",)))
+    plugins = start_plugins(settings, this_machine(settings), roles=("policy",))
+    words = words_of(plugins)
     if words:
         names = ", ".join(one.id.partition("/")[2] for one in words)
         yield Finding("ok", "policies", f"{names} run")
     elif not settings.policies:
         yield Finding("ok", "policies", "none is named: all is granted, and nobody is reaped")
+    for plugin in plugins.all:
+        if (
+            plugin.role == "policy"
+            and plugin.state == "disabled"
+            and plugin.name in settings.policy
+        ):
+            remedy = f"{policies_with(settings, plugin.name)}, if it is to run on this node"
+            yield Finding("warn", plugin.id, plugin.reason, remedy)
     for one in words:
         if "find_users" in one.hooks and one.not_applicable:
             yield Finding("warn", one.id, f"does not apply here: {one.not_applicable}")
