@@ -17,7 +17,7 @@ from hold_files import Ground, node_entry, spec
 from hardpoint import DeviceNode, Grant, NodeType, Release
 from hardpoint._core.grants import granting
 from hardpoint.errors import TryAgain
-from hardpoint.policies.cdi_grants import CdiGrantsSettings, holds
+from hardpoint.policies.cdi_grants import NAME, CdiGrantsSettings, holds
 from hardpoint.policies.cdi_grants.documents import LARGEST, LONGEST, MOST_DEVICES
 from hardpoint.policies.cdi_grants.holds import MOST_FILES, Unreadable, distrusted
 
@@ -101,6 +101,34 @@ async def test_what_is_not_about_kubernetes_is_left_alone(
     assert await ground.grants() == {}
     assert ground.agent.faults == {}
     assert path.read_bytes() == before
+
+
+async def test_of_files_with_a_holds_name_the_status_says_why_they_grant_nothing(
+    ground: Ground,
+) -> None:
+    ground.hold("a", spec("gpu-0", kind="acme.dev/gpu"))
+    ground.hold("b", spec("gpu-0", annotations={}))
+    (ground.directory / "nvidia.json").write_text("{}")
+    note = f"policy/{NAME}"
+    await ground.grants()
+    first = ground.agent.notes[note]
+
+    for number in range(3):
+        ground.hold(f"c{number}", spec("gpu-0", annotations={}))
+    await ground.grants()
+    many = ground.agent.notes[note]
+    for path in ground.directory.glob("bcd-*"):
+        path.unlink()
+    await ground.grants()
+
+    assert first == {
+        "left alone": "bcd-a.json: its kind is not of the vendor bcd.dev; "
+        "bcd-b.json: it has no annotation bcd.dev/binding: kubernetes"
+    }
+    assert str(many["left alone"]).endswith(
+        "; bcd-c0.json: it has no annotation bcd.dev/binding: kubernetes; 2 more"
+    )
+    assert ground.agent.notes[note] == {"left alone": ""}
 
 
 async def test_a_hold_that_is_removed_grants_nothing_any_more(ground: Ground) -> None:

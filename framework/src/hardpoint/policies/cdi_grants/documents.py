@@ -81,11 +81,9 @@ def _no_number(word: str) -> float:
 
 def judged(document: Any, name: str, settings: CdiGrantsSettings) -> HoldFile | None:
     """Return the hold that a document is; None for one that is not about us. Raises ``Bad``."""
-    kind, annotations = _identity(document)
-    if kind.partition("/")[0] != settings.vendor:
+    if not_ours(document, settings):
         return None
-    if annotations.get(settings.binding_key) != settings.binding_value:
-        return None
+    _, annotations = _identity(document)
     hold = HoldFile(
         name=name, allocation=_allocation(annotations, name, settings), document=document
     )
@@ -100,6 +98,16 @@ def judged(document: Any, name: str, settings: CdiGrantsSettings) -> HoldFile | 
     _check_size(document)
     _check_words(document, settings)
     return replace(hold, unsupported=_unsupported(document, settings))
+
+
+def not_ours(document: Any, settings: CdiGrantsSettings) -> str:
+    """Return why a document is about somebody else; empty for one that is not. Raises ``Bad``."""
+    kind, annotations = _identity(document)
+    if kind.partition("/")[0] != settings.vendor:
+        return f"its kind is not of the vendor {settings.vendor}"
+    if annotations.get(settings.binding_key) != settings.binding_value:
+        return f"it has no annotation {settings.binding_key}: {settings.binding_value}"
+    return ""
 
 
 def _identity(document: Any) -> tuple[str, Mapping[str, Any]]:

@@ -23,6 +23,7 @@ from hardpoint.policies.cdi_grants.documents import (
     HoldFile,
     judged,
     named_allocation,
+    not_ours,
     parsed,
 )
 from hardpoint.policies.cdi_grants.settings import CdiGrantsSettings
@@ -50,6 +51,14 @@ class BadHold:
     """It may still be being written."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A file with a hold's name that is about somebody else."""
+
+    name: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
     """What one look at the directory found."""
@@ -58,6 +67,7 @@ class Holds:
     """Device and inode: another one is another directory."""
     good: tuple[HoldFile, ...] = ()
     bad: tuple[BadHold, ...] = ()
+    left: tuple[LeftAlone, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class Seen:
     """What was read of a file, and what the file was then."""
 
     state: tuple[int, ...]
-    hold: HoldFile | None
+    hold: HoldFile | LeftAlone
 
 
 def read_holds(
@@ -93,7 +103,12 @@ def read_holds(
     good = [one for one in found if isinstance(one, HoldFile)]
     bad = [one for one in found if isinstance(one, BadHold)]
     good, twice = _alone(good, bad)
-    return Holds(directory=(status.st_dev, status.st_ino), good=tuple(good), bad=tuple(bad + twice))
+    return Holds(
+        directory=(status.st_dev, status.st_ino),
+        good=tuple(good),
+        bad=tuple(bad + twice),
+        left=tuple(one for one in found if isinstance(one, LeftAlone)),
+    )
 
 
 # -- the directory --------------------------------------------------------------------------------
@@ -146,7 +161,7 @@ def _read_each(
     names: Iterable[str],
     known: Mapping[str, str],
     seen: dict[str, Seen],
-) -> Iterator[HoldFile | BadHold]:
+) -> Iterator[HoldFile | BadHold | LeftAlone]:
     before = dict(seen)
     seen.clear()
     for name in names:
@@ -156,7 +171,7 @@ def _read_each(
             young = abs(time.time() - status.st_mtime) < _YOUNG
             now = before.get(name)
             if now is None or now.state != _state(status):
-                now = Seen(_state(status), judged(read_spec(name, directory), name, settings))
+                now = Seen(_state(status), _judged(read_spec(name, directory), name, settings))
         except FileNotFoundError:
             continue
         except (Bad, OSError) as error:
@@ -165,8 +180,12 @@ def _read_each(
             continue
         if abs(time.time() - status.st_ctime) > _YOUNG:
             seen[name] = now  # of a later change within one tick of its clock a file says nothing
-        if now.hold is not None:
-            yield now.hold
+        yield now.hold
+
+
+def _judged(document: Any, name: str, settings: CdiGrantsSettings) -> HoldFile | LeftAlone:
+    """Return what a file is to us. Raises ``Bad``."""
+    return judged(document, name, settings) or LeftAlone(name, not_ours(document, settings))
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ class Wrong:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._faults: set[str] = set()
+        self._left = ""
         self._bad: tuple[BadHold, ...] = ()
 
     @property
@@ -69,6 +70,17 @@ class Wrong:
         for source, message in faults.items():
             agent.on_fault(source, message)
         self._faults = set(faults)
+        self._tell_left(look, agent)
+
+    def _tell_left(self, look: Look, agent: Agent) -> None:
+        """Say which files are about somebody else, and why: it may be a mistake."""
+        left = look.holds.left
+        said = [f"{shown(one.name)}: {one.reason}" for one in left[:_MOST]]
+        more = [f"{len(left) - _MOST} more"] if len(left) > _MOST else []
+        now = "; ".join([*said, *more])
+        if now != self._left:
+            agent.note(f"policy/{NAME}", {"left alone": now})
+        self._left = now
 
     def _said(self, bad: BadHold, look: Look, unknown: Sequence[str]) -> str:
         cost = "it grants nothing, and nobody is reaped"
