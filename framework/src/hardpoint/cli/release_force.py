@@ -121,7 +121,7 @@ def _not_pending(
     if any(known.grant.allocation == word for known in book.grants):
         ends = "it ends at its source, `hardpoint revoke`"
         if agent_runs(settings.paths.state):
-            return f"allocation {word} is granted still: {ends}"
+            return f"allocation {word} is granted still: {ends}, which is noticed within 15 seconds"
         ends += ", and the next one notices"
         return f"allocation {word} was granted when an agent ran last: {ends}"
     if word == LOST:
