@@ -223,7 +223,8 @@ def test_with_no_agent_it_is_not_known_whether_what_is_granted_has_ended(shell: 
     was = "hardpoint: allocation g-1 was granted when an agent ran last: it ends at its source, "
     assert forced == Answer(1, "", f"{was}`hardpoint revoke`, and the next one notices\n")
     still = (
-        "hardpoint: allocation g-1 is granted still: it ends at its source, `hardpoint revoke`\n"
+        "hardpoint: allocation g-1 is granted still: it ends at its source, `hardpoint revoke`, "
+        "which is noticed within 15 seconds\n"
     )
     assert beside_one == (Answer(0, "No release is pending.\n", ""), Answer(1, "", still))
 
