@@ -119,6 +119,11 @@ def test_what_is_written_down_is_read_again_as_it_was(db: sqlite3.Connection) ->
     assert (found.withdrawn, found.unreadable) == ("service", ())
 
 
+def test_a_release_is_called_by_its_allocation_and_one_of_none_by_what_it_is_of() -> None:
+    assert release("r-1", "a-1").word == "a-1"
+    assert release("r-2", "", source="drain").word == "drain"
+
+
 def test_an_empty_ledger_has_neither_grants_nor_releases(db: sqlite3.Connection) -> None:
     assert book(db) == Book()
 
