@@ -76,6 +76,7 @@ async def test_it_is_released_when_nobody_can_be_using_a_device(drain_world: Dra
         await drain_world.until(lambda: drain_world.released)
         assert drain_world.state == "released"
         assert drain_world.agent.raised["Released"].reason == "Drained"
+        assert not drain_world.agent.raised["Released"].trouble
 
 
 def _waits_for(world: DrainWorld) -> Any:
