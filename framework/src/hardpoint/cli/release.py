@@ -24,6 +24,7 @@ from hardpoint.cli.holds import age
 from hardpoint.cli.holds_forget import add_yes
 from hardpoint.cli.output import as_json, fail, table
 from hardpoint.cli.release_force import holds_of
+from hardpoint.settings import AgentSettings
 
 NO_AGENT = "not known: no agent runs"
 NOT_YET = "not known yet"
@@ -80,6 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
         return fail("--device and --holds go with --force ALLOCATION")
     if arguments.clear_lost:
         return release_force.clear_lost(arguments, settings)
+    return _list(arguments, settings)
+
+
+def _list(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     state = settings.paths.state
     book = read_book(state)
     found = list(shown(state, book, read_records(state)))
@@ -99,6 +104,12 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     headings = ("allocation", "source", "devices", "since", "state", "users")
     table(headings, rows, "No release is pending.")
+    _doubts(settings, book)
+    return 0
+
+
+def _doubts(settings: AgentSettings, book: Book) -> None:
+    """Say what the list cannot tell."""
     for row in book.unreadable:
         print(f"\n! {row}: what it was about is not known")
     granted = sorted(known.grant.allocation for known in book.grants if known.outcome.in_force)
@@ -107,12 +118,12 @@ def run(arguments: argparse.Namespace) -> int:
         note_no_agent(
             settings, f"whether {names}, granted when one ran last, has ended is not known"
         )
+    state = settings.paths.state
     if is_lost(state):
         print(
             f"\n! which releases were pending is not known any more ({state / MARKER}); if nobody "
             "uses any device outside the grants: hardpoint release --clear-lost"
         )
-    return 0
 
 
 def shown(state: Path, book: Book, records: Iterable[Record]) -> Iterable[Shown]:
