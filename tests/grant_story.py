@@ -14,7 +14,7 @@ from grant_truth import MAJOR, MINORS, Played, Radios, Truth
 from hardpoint._core import agent as agent_module
 from hardpoint._core.agent import HardpointAgent
 from hardpoint._core.claims import upkeep
-from hardpoint._core.grants import granting, releases
+from hardpoint._core.grants import granting, releases, sources
 from hardpoint._core.grants.lost import MARKER
 from hardpoint._core.ledger import schema
 from hardpoint._core.ledger.grantrows import Book
@@ -40,7 +40,7 @@ FASTER: tuple[tuple[Any, str, float], ...] = (
     (schema, "_BUSY", 0.3),
     (schema, "_OPENING", 0.3),
     *((module, "EVERY", QUICK) for module in (granting, releases)),
-    (granting, "CONFIRM_AFTER", 4 * QUICK),
+    (sources, "CONFIRM_AFTER", 4 * QUICK),
     (agent_module, "_AGAIN", QUICK),
     (upkeep, "_PAUSE", QUICK),
 )

@@ -44,6 +44,12 @@ class Story:
         answer = await anyio.to_thread.run_sync(lambda: self.shell(*words))
         assert answer.err == ""
 
+    async def runs(self) -> None:
+        """Wait until the agent says something of itself: without one, a grant waits for it."""
+        with anyio.fail_after(20):
+            while (await anyio.to_thread.run_sync(lambda: self.shell("status"))).code:  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+
     async def until(self, condition: Callable[[], Any]) -> None:
         with anyio.fail_after(20):
             while not condition():  # noqa: ASYNC110 - another process sets no Event
@@ -95,6 +101,7 @@ async def story(root: Path, frontend: str) -> AsyncIterator[Story]:
         agent_of(shell) as agent,
     ):
         made = Story(shell, cluster)
+        await made.runs()
         await made.say("grant", "night", "radio1", "--sysfs", shell.tree)  # one that goes on
         await made.say("grant", "day", "radio0", "--sysfs", shell.tree)
         yield made
