@@ -192,6 +192,17 @@ async def test_what_one_sharer_is_made_true_with_again_stays_the_others_too(
         await take(ledger, "u3", want("b", exclusive("x")))
 
 
+async def test_what_is_no_number_is_a_holds_whatever_its_file_delivers(ledger: Ledger) -> None:
+    """A slot is in no file: a hold whose numbers have changed has it still."""
+    (one,) = await take(ledger, "u1", want("a", exclusive("slot:0"), exclusive("char:1:1")))
+    (two,) = await take(ledger, "u2", want("b"))
+    await ledger.hold([result(one)])
+
+    await ledger.cover(two, [exclusive("char:1:1")])
+    with pytest.raises(HoldConflict, match="claim-u1 holds slot:0"):
+        await ledger.cover(two, [exclusive("slot:0")])
+
+
 async def test_a_number_that_one_sharer_is_not_delivered_any_more_is_not_taken_from_the_other(
     ledger: Ledger,
 ) -> None:
