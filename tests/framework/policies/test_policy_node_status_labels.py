@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from hardpoint import Device
 from hardpoint.kube import NODES
-from hardpoint.policies.node_status.labels import fitting, is_value
 from hardpoint.policies.node_status.settings import NodeStatusSettings
+from hardpoint.policies.node_status.words import fitting, is_value
 
 from .node_world import NODE, STUCK, NodeWorld
 

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from hardpoint.attributes import is_subdomain
+from hardpoint.policies.node_status.settings import NodeStatusSettings
+from hardpoint.policies.node_status.words import fitting, is_key
 from hardpoint.reading import printable
 
-if TYPE_CHECKING:
-    from hardpoint.policies.node_status.settings import NodeStatusSettings
-
-LONGEST = 63
-"""Characters of a label's value, and of the name in its key (``LabelValueMaxLength``)."""
-
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_ODD = re.compile(r"[^-A-Za-z0-9_.]+")
-_ENDS = "-_."
 _TAKEN = ("kubernetes.io", "k8s.io")
 """Domains of the cluster's own labels: by ``kubernetes.io/hostname`` and its like pods are placed,
 and one that we had said would be removed from the Node once nobody earns it any more."""
 
 
-def is_key(key: str) -> bool:
-    """Say whether a label may be called so: ``pool``, ``example.com/pool``."""
-    domain, slash, name = key.rpartition("/")
-    named = len(name) <= LONGEST and _NAME.fullmatch(name) is not None
-    return named and (not slash or is_subdomain(domain))
-
-
 def _is_taken(name: str) -> bool:
     domain = name.rpartition("/")[0]
     return any(domain == one or domain.endswith(f".{one}") for one in _TAKEN)
-
-
-def is_value(value: str) -> bool:
-    """Say whether a label may have this value."""
-    return not value or (len(value) <= LONGEST and _NAME.fullmatch(value) is not None)
-
-
-def fitting(value: str) -> str:
-    """Return a label's value for any text: ``NVIDIA H100 80GB`` is ``NVIDIA-H100-80GB``.
-
-    What the API would refuse becomes a dash, and what is too long is cut; nothing may be left.
-    """
-    return _ODD.sub("-", value).strip(_ENDS)[:LONGEST].rstrip(_ENDS)
 
 
 def wanted(

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 
 from hardpoint import Settings
 from hardpoint.attributes import is_subdomain
-from hardpoint.policies.node_status.labels import is_key, is_value
 from hardpoint.policies.node_status.taints import Taint, parse
+from hardpoint.policies.node_status.words import is_key, is_value
 
 _RENAMED = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,99}(/[A-Za-z][A-Za-z0-9_]{0,99})?")
 KUBELETS = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"}) | {

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardpoint.policies.node_status.labels import is_key, is_value
+from hardpoint.policies.node_status.words import is_key, is_value
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
