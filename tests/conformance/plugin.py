@@ -173,13 +173,14 @@ class Plugin:
 
     async def _watch(self, request: Any) -> AsyncIterator[Any]:
         sent = 0
-        while sent < len(self.health) or not self.health:
+        while True:
+            more = self._more  # before a look: what changes while the kubelet reads is seen, too
             while sent < len(self.health):
                 sent += 1
                 yield self.health[sent - 1]
-            await self._more.wait()
-            if not self.health:
+            if sent and not self.health:
                 return
+            await more.wait()
 
     def report(self, health: str, message: str = "") -> None:
         """Send a report on the device: ``HEALTHY``, ``UNHEALTHY``."""
