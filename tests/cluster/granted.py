@@ -88,6 +88,7 @@ class Granted:
 
     def begin(self, frontend: Mapping[str, str], /, **more: str) -> None:
         """Start the agent with nothing granted and nothing pending, whatever was before."""
+        self.agent.boot_id = None  # as the kubelet says of the Node
         for part, pid in self.cluster.parts().items():
             if not pid:
                 self.cluster.start(part)

@@ -90,7 +90,7 @@ def test_a_node_is_handed_back_and_comes_again(
     assert left == {daemon}
     assert [one.grace for one in granted.deletions("train")] == [3]
     assert granted.witness.get("Pod", f"agent-{NODE}", HOME)
-    assert granted.agent.says("drain", "--status")["state"] == "released"
+    until("told", lambda: granted.agent.says("drain", "--status")["state"] == "released")
     assert not granted.pending()
     assert granted.witness.devices("gpu.bcd.dev", NODE) == {}
 

@@ -248,6 +248,10 @@ class CallFailed(HardpointError):
 # -- the API server -------------------------------------------------------------------------------
 
 
+class AnothersNode(HardpointError):
+    """A Node of the agent's name is another machine's: nothing of it is changed."""
+
+
 class KubeError(HardpointError):
     """The API server could not be asked, or did not do what was asked."""
 

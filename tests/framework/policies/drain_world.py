@@ -90,6 +90,14 @@ class DrainWorld:
 
         self.server.edit("nodes", NODE).change(change)
 
+    def boot(self, boot_id: str) -> None:
+        """Let the Node's kubelet tell which boot it runs on."""
+
+        def change(node: Json) -> None:
+            node.setdefault("status", {})["nodeInfo"] = {"bootID": boot_id}
+
+        self.server.edit("nodes", NODE).change(change)
+
     # -- what is seen -----------------------------------------------------------------------------
 
     def add_pod(

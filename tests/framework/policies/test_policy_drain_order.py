@@ -393,6 +393,39 @@ async def test_a_node_is_not_released_on_the_word_of_who_is_no_api_server(
         await drain_world.until(lambda: drain_world.going() == {"train": 30})
 
 
+async def test_no_pod_is_deleted_from_a_node_of_our_name_that_is_another_machine(
+    drain_world: DrainWorld,
+) -> None:
+    """A name that is misspelt may be another node's. Its kubelet tells which boot it runs on."""
+    drain_world.add_pod("train")
+    drain_world.boot("6b1d3a52-0000-4000-8000-00000000b007")
+    drain_world.ask()
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.agent.faults.get("policy/drain: pods"))
+
+        assert drain_world.agent.withdrawn  # this machine's devices are offered no more
+        assert (drain_world.going(), drain_world.cordoned) == ({}, False)
+        assert not drain_world.released
+        assert "another machine's" in drain_world.agent.faults["policy/drain: pods"][-1]
+
+        drain_world.boot(drain_world.agent.node.boot_id)  # it has told of this boot now
+        await drain_world.until(lambda: drain_world.cordoned and drain_world.going())
+        await drain_world.until(lambda: "policy/drain: pods" not in drain_world.agent.faults)
+
+
+async def test_the_annotation_of_another_machines_node_drains_nothing_here(
+    drain_world: DrainWorld,
+) -> None:
+    drain_world.boot("6b1d3a52-0000-4000-8000-00000000b007")
+    drain_world.annotate(drain="yes")
+    async with drain_world.served():
+        await drain_world.until(lambda: drain_world.agent.faults.get("policy/drain: name"))
+        await drain_world.quiet()
+
+    assert not drain_world.agent.withdrawn
+    assert "node_name" in drain_world.agent.faults["policy/drain: name"][-1]
+
+
 async def test_what_somebody_changes_on_the_node_meanwhile_is_kept(
     drain_world: DrainWorld,
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hardpoint import Device
-from hardpoint.kube import NODES
+from hardpoint.kube import NODES, Json
 from hardpoint.policies.node_status.settings import NodeStatusSettings
 from hardpoint.policies.node_status.words import fitting, is_value
 
@@ -21,6 +21,21 @@ async def test_drivers_labels_are_put_below_the_prefix(node_world: NodeWorld) ->
         await node_world.until(node_world.labels)
 
         assert node_world.labels() == {"bcd.dev/gpu.count": "8", "example.com/nic": "fast"}
+
+
+async def test_nothing_is_said_of_another_machine_that_has_our_name(node_world: NodeWorld) -> None:
+    def change(node: Json) -> None:
+        node.setdefault("status", {})["nodeInfo"] = {"bootID": "another"}
+
+    node_world.server.edit("nodes", NODE).change(change)
+    node_world.agent.set_state(earned={"gpu.count": "8"})
+    node_world.agent.raise_condition(STUCK)
+    async with node_world.kept():
+        await node_world.until(lambda: node_world.agent.faults.get("policy/node_status: name"))
+        await node_world.quiet()
+
+    assert node_world.writes() == 0
+    assert "another machine's" in node_world.agent.faults["policy/node_status: name"][-1]
 
 
 async def test_a_node_says_who_it_is_and_where(node_world: NodeWorld) -> None:

@@ -49,8 +49,13 @@ class OwnNode:
         """Of what is believed, and of what the server itself has told: never a write's answer."""
         self.known = False
         """True once the API server has said whether there is one."""
-        self.found: Json | None = None
-        """The Node, or None where there is none, or none is known."""
+        self._found: Json | None = None
+
+    @property
+    def found(self) -> Json | None:
+        """The Node, or None where there is none, none is known, or it is another machine's."""
+        node = self._found
+        return None if node is not None and is_anothers(node, self._agent) else node
 
     async def follow(self) -> None:
         """Keep it current for ever; failures are on the fault board, and cost its news only.
@@ -99,17 +104,19 @@ class OwnNode:
         if listing.items:
             self._take(listing.items[0], listing.items[0])
         elif version >= self._version:
-            self.found, self._version = None, version
+            self._found, self._version = None, version
 
     def _take(self, found: Json | None, said: Json) -> None:
         """Believe the newest: a write's answer may come after the news of what happened later."""
         version = _version(said)
         if version >= self._version:
-            self.found, self._version = found, version
+            self._found, self._version = found, version
 
     def _say_missing(self, name: str) -> None:
         """Say that nothing can be said of a Node that is not there; one may be made anew."""
-        if self.found is None:
+        if self._found is not None and self.found is None:
+            self._faults.say(self._named, anothers(name))
+        elif self._found is None:
             why = "the agent's name for its node is the setting `node_name`, or NODE_NAME"
             self._faults.say(self._named, f"the API server has no Node {name}: {why}")
         else:
@@ -120,6 +127,25 @@ class OwnNode:
             self._faults.clear(self._source)
         else:
             self._faults.say(self._source, str(error))
+
+
+def is_anothers(node: Json, agent: Agent) -> bool:
+    """Say whether a Node is another machine's: its kubelet runs on one of another boot.
+
+    After a boot that is so until the kubelet has told of it (``status.nodeInfo.bootID``).
+    """
+    its = ((node.get("status") or {}).get("nodeInfo") or {}).get("bootID")
+    ours = agent.node.boot_id
+    return bool(its) and ours not in ("unknown", its)
+
+
+def anothers(name: str) -> str:
+    """Return what is said of a Node that is another machine's."""
+    return (
+        f"Node {name} is another machine's, or its kubelet has not told of this boot yet: its "
+        "bootID is not this machine's. The agent's name for its node is the setting `node_name`, "
+        "or NODE_NAME"
+    )
 
 
 def _version(item: Json) -> int:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hardpoint import inotify
+from hardpoint.errors import AnothersNode, KubeDenied, KubeNotFound
 from hardpoint.grants import NodeCondition
 from hardpoint.model import Event
+from hardpoint.policies._own_node import anothers, is_anothers
 from hardpoint.policies.drain.asking import Asking
 from hardpoint.policies.drain.cordon import Cordon, cordon, uncordon
 from hardpoint.policies.drain.pods import Rules, Sweep, in_words
@@ -111,6 +113,7 @@ class Draining:
         self._say_released()
 
     async def _keep_cordoned(self, kube: Kube) -> float:
+        await self._check_ours(kube)
         name, annotation = self._agent.node.name, self._settings.cordon_annotation
         self._cordon, now = await cordon(kube, name, annotation)
         if now:
@@ -118,6 +121,7 @@ class Draining:
         return self._pace.idle
 
     async def _empty(self, kube: Kube) -> float:
+        await self._check_ours(kube)
         began, evicts = self._began or 0.0, self._settings.evict_for_s
         rules = Rules(
             node=self._agent.node.name,
@@ -134,6 +138,18 @@ class Draining:
         if swept.error is not None:
             raise swept.error
         return self._pace.busy if swept.left else self._pace.idle
+
+    async def _check_ours(self, kube: Kube) -> None:
+        """Raise ``AnothersNode`` where the Node is; a node without one is drained all the same."""
+        from hardpoint.kube import NODES
+
+        name = self._agent.node.name
+        try:
+            node = await kube.get(NODES, name)
+        except (KubeNotFound, KubeDenied):
+            return
+        if is_anothers(node, self._agent):
+            raise AnothersNode(anothers(name))
 
     def _say_released(self) -> None:
         raised = any(one.type == RELEASED for one in self._agent.conditions())
