@@ -290,6 +290,14 @@ class World:
         return (self.cdi / f"hardpoint.dev-{uid}.json").read_text()
 
 
+def two_cards(root: Path) -> World:
+    """A world of ``card-a`` and ``card-b``."""
+    made = World(root)
+    made.card("card-a", 1)
+    made.card("card-b", 2)
+    return made
+
+
 def claim(
     uid: str, *devices: str, name: str = "", driver: str = "hardpoint.dev", **changes: Any
 ) -> Claim:

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from broker_world import World, claim, prepare
+from broker_world import World, claim, prepare, two_cards
 from pod_world import CARD, Pods, Watched, assignment, watched
 
 from hardpoint._core.ledger.records import Record
@@ -24,10 +24,7 @@ from hardpoint.model import Device, Hold, HoldState
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
+    return two_cards(tmp_path)
 
 
 @pytest.fixture

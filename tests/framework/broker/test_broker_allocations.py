@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from broker_world import DOMAIN, Cards, World, claim, prepare
+from broker_world import DOMAIN, Cards, World, claim, prepare, two_cards
 from pod_world import Pods, Watched, assignment, watched
 
 from hardpoint.allocation import Assigned, is_allocation
@@ -20,9 +20,7 @@ from hardpoint.testing.cdi import CdiError, CdiRegistry, UnresolvableDevice
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
+    made = two_cards(tmp_path)
     made.card("shared", 3, shareable=True)
     return made
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import pytest
@@ -17,14 +16,6 @@ from hardpoint.errors import HoldBusy, HoldConflict
 from hardpoint.model import Device, DeviceNode, Domain
 
 ACME = Domain("acme.dev", "acme.dev", "acme.dev")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 async def held_and_lost(world: World, *devices: str, uid: str = "u1") -> None:

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import anyio
 import pytest
 from broker_world import World, claim, prepare
-from pod_world import Pods, Watched, assignment, watched
+from pod_world import Watched, assignment
 
 from hardpoint._core.claims.allocations import claim_for
 from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed, LedgerUnwritable
 from hardpoint.model import ClaimKey, HoldState
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
-
-
-@pytest.fixture
-async def one(world: World) -> AsyncIterator[Watched]:
-    async with world.broker() as broker:
-        yield watched(world, broker, Pods())
 
 
 async def full(*arguments: object) -> None:

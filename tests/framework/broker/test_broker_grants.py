@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from broker_world import DOMAIN, World, claim, prepare, reading
@@ -24,14 +23,6 @@ from hardpoint.model import Claim, DeviceNode, HoldState, Offered, PreparedDevic
 from hardpoint.testing.cdi import CdiError, CdiRegistry
 
 OLD, NEW = "alloc-1", "alloc-2"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 @pytest.fixture

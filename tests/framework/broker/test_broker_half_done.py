@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Iterable, Sequence
-from pathlib import Path
 
 import anyio
 import pytest
@@ -16,14 +15,6 @@ from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record, Result
 from hardpoint.errors import HoldBusy, HoldFailed, HoldOvertaken, LedgerUnwritable
 from hardpoint.model import Device, HoldState
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 async def leave_half_done(world: World, broker: Broker, *devices: str) -> None:

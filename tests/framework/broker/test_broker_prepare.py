@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -37,14 +36,6 @@ from hardpoint.model import (
     shared,
 )
 from hardpoint.platform import Platform, Suspected
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 def devices_of(text: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from broker_world import DOMAIN, MAJOR, World, claim, prepare
@@ -12,14 +11,6 @@ from broker_world import DOMAIN, MAJOR, World, claim, prepare
 from hardpoint._core.claims.broker import Broker
 from hardpoint.errors import HoldConflict, HoldError, HoldFailed, TryAgain
 from hardpoint.model import Device, DeviceNode
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 def rival(world: World, minor: int) -> Device:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ from hardpoint.errors import (
 from hardpoint.grants import GrantedDevice
 from hardpoint.model import Delivery, Device, Hold, HoldState
 from hardpoint.testing.cdi import CdiRegistry
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,6 @@ from hardpoint.errors import HoldBusy, HoldConflict, HoldFailed, LedgerUnwritabl
 from hardpoint.model import Device, Hold, HoldState
 
 CARD_A = ("hardpoint.dev", "card-a")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
 
 
 async def test_unprepare_undoes_everything_and_succeeds_twice(world: World) -> None:

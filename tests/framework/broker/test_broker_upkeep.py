@@ -19,14 +19,6 @@ from hardpoint.errors import HoldConflict, HoldDenied, HoldFailed, LedgerUnwrita
 from hardpoint.model import Device, DeviceNode, HoldState, Withheld
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
-
-
 def nodes_of(world: World, uid: str) -> list[str]:
     return [
         node["path"]

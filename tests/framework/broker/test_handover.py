@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from broker_world import World, claim, prepare
-from pod_world import CARD, Pods, Watched, assignment, watched
+from pod_world import CARD, Watched, assignment
 
 from hardpoint._core.offer.inventory import QUARANTINED
 from hardpoint._core.pods.handover import Handover
@@ -22,20 +21,6 @@ from hardpoint.model import Device, DeviceNode, Hold, HoldState, Withheld
 from hardpoint.testing.cdi import CdiRegistry
 
 FOR_ANOTHER = ["prepare card-a", "unprepare card-a", "prepare card-a"]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.card("card-a", 1)
-    made.card("card-b", 2)
-    return made
-
-
-@pytest.fixture
-async def one(world: World) -> AsyncIterator[Watched]:
-    async with world.broker() as broker:
-        yield watched(world, broker, Pods())
 
 
 def impatient(one: Watched) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,43 +10,14 @@ import anyio
 import anyio.to_thread
 import pytest
 from broker_world import claim
+from ledger_world import take, want
 
 from hardpoint._core.ledger.grantrows import KnownRelease, Meant, keep_release
-from hardpoint._core.ledger.ledger import Ledger, Record, Want
+from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Found
 from hardpoint.errors import HoldConflict, HoldDenied
 from hardpoint.grants import Grant, GrantedDevice
-from hardpoint.model import Allotment, Delivery, Device, HoldState, Part, Withheld, exclusive
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger(tmp_path / "state")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def other(ledger: Ledger) -> Iterator[Ledger]:
-    """The ledger as the other agent of a rolling update sees it."""
-    opened = Ledger(ledger.path.parent)
-    yield opened
-    opened.close()
-
-
-def want(name: str, *parts: Part) -> Want:
-    return Want(
-        allotment=Allotment(request="r", device=name, pool="p"),
-        device=Device(name=name, kind="k", driver="d"),
-        cdi_vendor="a.dev",
-        cdi_name=f"u-{name}",
-        parts=parts,
-        undo=True,
-    )
-
-
-async def take(ledger: Ledger, uid: str, *wants: Want) -> tuple[Record, ...]:
-    return await ledger.take(claim(uid), wants, "boot")
+from hardpoint.model import Delivery, Device, HoldState, Withheld, exclusive
 
 
 async def test_numbers_of_another_boot_are_given_back_and_those_of_this_one_kept(

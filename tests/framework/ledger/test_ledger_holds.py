@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from broker_world import claim
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_world import take, want
 
-from hardpoint._core.ledger.ledger import Ledger, Record, Result, Want
+from hardpoint._core.ledger.ledger import Ledger, Record, Result
 from hardpoint._core.ledger.schema import connect
 from hardpoint.errors import BadValue, HoldConflict, LedgerUnwritable
 from hardpoint.model import (
-    Allotment,
     Delivery,
     Device,
     HoldState,
@@ -27,36 +26,6 @@ from hardpoint.model import (
     exclusive,
     shared,
 )
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger(tmp_path / "state")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def other(ledger: Ledger) -> Iterator[Ledger]:
-    """The ledger as the other agent of a rolling update sees it."""
-    opened = Ledger(ledger.path.parent)
-    yield opened
-    opened.close()
-
-
-def want(name: str, *parts: Part, request: str = "r") -> Want:
-    return Want(
-        allotment=Allotment(request=request, device=name, pool="p"),
-        device=Device(name=name, kind="k", driver="d"),
-        cdi_vendor="a.dev",
-        cdi_name=f"u-{name}",
-        parts=parts,
-        undo=True,
-    )
-
-
-async def take(ledger: Ledger, uid: str, *wants: Want) -> tuple[Record, ...]:
-    return await ledger.take(claim(uid), wants, "boot")
 
 
 def result(record: Record) -> Result:
