@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from broker_world import claim
+from lending_world import lending
 
 from hardpoint._core.grants.conditions import Conditions
 from hardpoint._core.grants.granting import Granting
@@ -22,8 +23,7 @@ from hardpoint._core.ledger.grantrows import READ, Book, forget_release, withdra
 from hardpoint._core.ledger.ledger import Ledger
 from hardpoint._core.ledger.records import Record, Want
 from hardpoint._core.offer.inventory import ABSENT, Built
-from hardpoint._core.plugins.discovery import Plugin, Plugins
-from hardpoint._core.plugins.faults import FaultBoard
+from hardpoint._core.plugins.discovery import Plugin
 from hardpoint._core.plugins.relay import Relay
 from hardpoint.contract import hookimpl
 from hardpoint.errors import HoldDenied, HoldFailed, LedgerUnwritable
@@ -141,16 +141,8 @@ def grant(allocation: str, *names: str) -> Grant:
 
 @asynccontextmanager
 async def world_of(root: Path, *policies: type) -> AsyncIterator[World]:
-    ledger, plugins = Ledger(root / "state"), Plugins()
-    for number, policy in enumerate(policies):
-        plugin = Plugin("policy", f"p{number}", loaded=policy)
-        plugins.all.append(plugin)
-        plugins.start(plugin, Node(name="node-1"), {})
-    try:
-        async with Relay(plugins, FaultBoard()) as relay:
-            yield World(ledger, relay, root / "state")
-    finally:
-        ledger.close()
+    async with lending(root, *policies) as (ledger, relay):
+        yield World(ledger, relay, root / "state")
 
 
 @pytest.fixture

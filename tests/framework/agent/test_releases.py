@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from lending_world import lending
 
 from hardpoint._core.grants import releases as releases_module
 from hardpoint._core.grants.conditions import Conditions
@@ -31,8 +32,6 @@ from hardpoint._core.ledger.grantrows import (
 )
 from hardpoint._core.ledger.ledger import Ledger, Want
 from hardpoint._core.ledger.rows import open_claim, open_hold
-from hardpoint._core.plugins.discovery import Plugin, Plugins
-from hardpoint._core.plugins.faults import FaultBoard
 from hardpoint._core.plugins.relay import Relay
 from hardpoint.allocation import allocation_key
 from hardpoint.contract import hookimpl
@@ -179,17 +178,8 @@ def offered(name: str, allocation: str = "", domain: Domain = DOMAIN) -> Offered
 
 @asynccontextmanager
 async def world_of(root: Path, *policies: type) -> AsyncIterator[World]:
-    ledger = Ledger(root / "state")
-    plugins = Plugins()
-    for number, policy in enumerate(policies):
-        plugin = Plugin("policy", f"p{number}", loaded=policy)
-        plugins.all.append(plugin)
-        plugins.start(plugin, Node(name="node-1"), {})
-    try:
-        async with Relay(plugins, FaultBoard()) as relay:
-            yield World(ledger, relay, root / "state")
-    finally:
-        ledger.close()
+    async with lending(root, *policies) as (ledger, relay):
+        yield World(ledger, relay, root / "state")
 
 
 @pytest.fixture
