@@ -199,8 +199,10 @@ class _Planner:
 
     def _grant_again(self, grant: Grant, keys: set[DeviceKey]) -> None:
         """End the releases of what is granted again, without a word to anybody."""
+        if not keys:
+            return  # it is refused: its releases are told as before
         for release in self._scene.book.releases:
-            if not keys or release.key != (grant.source, grant.allocation):
+            if release.key != (grant.source, grant.allocation):
                 continue
             left = without(release, keys)
             if not left.devices:

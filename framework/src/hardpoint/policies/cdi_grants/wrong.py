@@ -43,9 +43,7 @@ class Wrong:
     @property
     def unread(self) -> str:
         """The files that cannot be read, and why; empty where all can."""
-        said = [f"{self._path(bad.name)}: {bad.reason}" for bad in self._bad[:_MOST]]
-        more = [f"{len(self._bad) - _MOST} more"] if len(self._bad) > _MOST else []
-        return "; ".join([*said, *more])
+        return _few([f"{self._path(bad.name)}: {bad.reason}" for bad in self._bad])
 
     def check_over(self, allocation: str) -> None:
         """Raise ``TryAgain`` where an allocation may be stated by a file that cannot be read."""
@@ -74,10 +72,7 @@ class Wrong:
 
     def _tell_left(self, look: Look, agent: Agent) -> None:
         """Say which files are about somebody else, and why: it may be a mistake."""
-        left = look.holds.left
-        said = [f"{shown(one.name)}: {one.reason}" for one in left[:_MOST]]
-        more = [f"{len(left) - _MOST} more"] if len(left) > _MOST else []
-        now = "; ".join([*said, *more])
+        now = _few([f"{shown(one.name)}: {one.reason}" for one in look.holds.left])
         if now != self._left:
             agent.note(f"policy/{NAME}", {"left alone": now})
         self._left = now
@@ -92,6 +87,12 @@ class Wrong:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{shown(name)}"
+
+
+def _few(said: Sequence[str]) -> str:
+    """Return the first of many in one sentence, and how many more there are."""
+    more = [f"{len(said) - _MOST} more"] if len(said) > _MOST else []
+    return "; ".join([*said[:_MOST], *more])
 
 
 def _source(name: str) -> str:
