@@ -413,6 +413,19 @@ async def test_no_pod_is_deleted_from_a_node_of_our_name_that_is_another_machine
         await drain_world.until(lambda: "policy/drain: pods" not in drain_world.agent.faults)
 
 
+async def test_another_machines_node_is_not_uncordoned(drain_world: DrainWorld) -> None:
+    """Our cordon on it is that of the agent that runs there."""
+    drain_world.boot("6b1d3a52-0000-4000-8000-00000000b007")
+    drain_world.annotate(cordoned="drain")
+    drain_world.server.edit("nodes", NODE).change(
+        lambda node: node["spec"].update(unschedulable=True)
+    )
+    async with drain_world.served(follow_annotation=False):
+        await drain_world.until(lambda: drain_world.agent.faults.get("policy/drain: uncordon"))
+
+    assert drain_world.cordoned
+
+
 async def test_the_annotation_of_another_machines_node_drains_nothing_here(
     drain_world: DrainWorld,
 ) -> None:

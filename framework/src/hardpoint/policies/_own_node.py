@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hardpoint.errors import KubeError, KubeNotFound, KubeUnreachable
+from hardpoint.errors import AnothersNode, KubeError, KubeNotFound, KubeUnreachable
 from hardpoint.kube import NODES, Backoff, Json, Listing
 from hardpoint.reading import decimal
 
 if TYPE_CHECKING:
     from hardpoint.agent import Agent
     from hardpoint.kube import Kube
+
+_NAMING = "the agent's name for its node is the setting `node_name`, or NODE_NAME"
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -31,6 +33,13 @@ class Faults:
         self._clear.discard(source)
         self._agent.on_fault(source, message)
 
+    def set(self, source: str, message: str) -> None:
+        """Put one on it if there is something to say; else take it off."""
+        if message:
+            self.say(source, message)
+        else:
+            self.clear(source)
+
     def clear(self, source: str) -> None:
         """Take it off: it works again."""
         if source not in self._clear:
@@ -44,7 +53,7 @@ class OwnNode:
     def __init__(self, kube: Kube, agent: Agent, source: str, changed: Callable[[], None]) -> None:
         self._kube, self._agent, self._changed = kube, agent, changed
         self._source, self._faults = f"{source}: Node", Faults(agent)
-        self._named = f"{source}: name"
+        self._named, self._boot_id = f"{source}: name", agent.node.boot_id
         self._version = self._heard = -1
         """Of what is believed, and of what the server itself has told: never a write's answer."""
         self.known = False
@@ -55,7 +64,7 @@ class OwnNode:
     def found(self) -> Json | None:
         """The Node, or None where there is none, none is known, or it is another machine's."""
         node = self._found
-        return None if node is not None and is_anothers(node, self._agent) else node
+        return None if node is not None and is_anothers(node, self._boot_id) else node
 
     async def follow(self) -> None:
         """Keep it current for ever; failures are on the fault board, and cost its news only.
@@ -83,7 +92,7 @@ class OwnNode:
                     self._heard = max(self._heard, _version(each.object))
                     gone = each.type == "DELETED"
                     self._take(None if gone else each.object, each.object)
-                self._say_missing(name)
+                self._faults.set(self._named, self._missing(name))
                 self._changed()
 
     def wrote(self, stored: Json) -> None:
@@ -112,39 +121,45 @@ class OwnNode:
         if version >= self._version:
             self._found, self._version = found, version
 
-    def _say_missing(self, name: str) -> None:
-        """Say that nothing can be said of a Node that is not there; one may be made anew."""
-        if self._found is not None and self.found is None:
-            self._faults.say(self._named, anothers(name))
-        elif self._found is None:
-            why = "the agent's name for its node is the setting `node_name`, or NODE_NAME"
-            self._faults.say(self._named, f"the API server has no Node {name}: {why}")
-        else:
-            self._faults.clear(self._named)
+    def _missing(self, name: str) -> str:
+        """Return why nothing can be said of the Node; one that is not there may be made anew."""
+        if self.found is not None:
+            return ""
+        return anothers(name) if self._found else f"the API server has no Node {name}: {_NAMING}"
 
     def _say_trouble(self, error: KubeError | None) -> None:
-        if error is None:
-            self._faults.clear(self._source)
-        else:
-            self._faults.say(self._source, str(error))
+        self._faults.set(self._source, "" if error is None else str(error))
 
 
-def is_anothers(node: Json, agent: Agent) -> bool:
+async def own_node(kube: Kube, agent: Agent) -> Json | None:
+    """Return the Node as it is now; None where there is none.
+
+    Raises ``AnothersNode`` for another machine's, and ``KubeError``.
+    """
+    name = agent.node.name
+    try:
+        node = await kube.get(NODES, name)
+    except KubeNotFound:
+        return None
+    if is_anothers(node, agent.node.boot_id):
+        raise AnothersNode(anothers(name))
+    return node
+
+
+def is_anothers(node: Json, boot_id: str) -> bool:
     """Say whether a Node is another machine's: its kubelet runs on one of another boot.
 
     After a boot that is so until the kubelet has told of it (``status.nodeInfo.bootID``).
     """
     its = ((node.get("status") or {}).get("nodeInfo") or {}).get("bootID")
-    ours = agent.node.boot_id
-    return bool(its) and ours not in ("unknown", its)
+    return bool(its) and boot_id not in ("unknown", its)
 
 
 def anothers(name: str) -> str:
     """Return what is said of a Node that is another machine's."""
     return (
         f"Node {name} is another machine's, or its kubelet has not told of this boot yet: its "
-        "bootID is not this machine's. The agent's name for its node is the setting `node_name`, "
-        "or NODE_NAME"
+        f"bootID is not this machine's; {_NAMING}"
     )
 
 

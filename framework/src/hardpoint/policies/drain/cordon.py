@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from hardpoint.errors import KubeNotFound
 from hardpoint.kube import NODES, Json
+from hardpoint.policies._own_node import own_node
 
 if TYPE_CHECKING:
+    from hardpoint.agent import Agent
     from hardpoint.kube import Kube
 
 
@@ -26,12 +27,12 @@ class Cordon(enum.StrEnum):
     NO_NODE = "no node"
 
 
-async def cordon(kube: Kube, name: str, annotation: str) -> tuple[Cordon, bool]:
+async def cordon(kube: Kube, agent: Agent, annotation: str) -> tuple[Cordon, bool]:
     """Keep new pods away; say whose the cordon is, and whether it was set now.
 
-    Raises ``KubeError``.
+    Raises ``AnothersNode`` and ``KubeError``.
     """
-    node = await _read(kube, name)
+    node = await own_node(kube, agent)
     if node is None:
         return Cordon.NO_NODE, False
     if _is_cordoned(node):
@@ -40,20 +41,16 @@ async def cordon(kube: Kube, name: str, annotation: str) -> tuple[Cordon, bool]:
     return Cordon.OURS, True
 
 
-async def uncordon(kube: Kube, name: str, annotation: str) -> bool:
-    """Let pods come again, if it was us who kept them away; say whether. Raises ``KubeError``."""
-    node = await _read(kube, name)
+async def uncordon(kube: Kube, agent: Agent, annotation: str) -> bool:
+    """Let pods come again, if it was us who kept them away; say whether.
+
+    Raises ``AnothersNode`` and ``KubeError``.
+    """
+    node = await own_node(kube, agent)
     if node is None or not _is_ours(node, annotation):
         return False
     await _write(kube, node, annotation, None, unschedulable=None)
     return True
-
-
-async def _read(kube: Kube, name: str) -> Json | None:
-    try:
-        return await kube.get(NODES, name)
-    except KubeNotFound:
-        return None
 
 
 def _is_cordoned(node: Json) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hardpoint import inotify
-from hardpoint.errors import AnothersNode, KubeDenied, KubeNotFound
+from hardpoint.errors import KubeDenied
 from hardpoint.grants import NodeCondition
 from hardpoint.model import Event
-from hardpoint.policies._own_node import anothers, is_anothers
+from hardpoint.policies._own_node import own_node
 from hardpoint.policies.drain.asking import Asking
 from hardpoint.policies.drain.cordon import Cordon, cordon, uncordon
 from hardpoint.policies.drain.pods import Rules, Sweep, in_words
@@ -113,15 +114,14 @@ class Draining:
         self._say_released()
 
     async def _keep_cordoned(self, kube: Kube) -> float:
-        await self._check_ours(kube)
-        name, annotation = self._agent.node.name, self._settings.cordon_annotation
-        self._cordon, now = await cordon(kube, name, annotation)
+        self._cordon, now = await cordon(kube, self._agent, self._settings.cordon_annotation)
         if now:
-            self._report("node-cordoned", f"Node {name} is cordoned")
+            self._report("node-cordoned", f"Node {self._agent.node.name} is cordoned")
         return self._pace.idle
 
     async def _empty(self, kube: Kube) -> float:
-        await self._check_ours(kube)
+        with suppress(KubeDenied):  # who may not read it may delete its pods
+            await own_node(kube, self._agent)
         began, evicts = self._began or 0.0, self._settings.evict_for_s
         rules = Rules(
             node=self._agent.node.name,
@@ -138,18 +138,6 @@ class Draining:
         if swept.error is not None:
             raise swept.error
         return self._pace.busy if swept.left else self._pace.idle
-
-    async def _check_ours(self, kube: Kube) -> None:
-        """Raise ``AnothersNode`` where the Node is; a node without one is drained all the same."""
-        from hardpoint.kube import NODES
-
-        name = self._agent.node.name
-        try:
-            node = await kube.get(NODES, name)
-        except (KubeNotFound, KubeDenied):
-            return
-        if is_anothers(node, self._agent):
-            raise AnothersNode(anothers(name))
 
     def _say_released(self) -> None:
         raised = any(one.type == RELEASED for one in self._agent.conditions())
@@ -194,9 +182,8 @@ class Draining:
             await self._steps.do("uncordon", partial(self._uncordon, self._kube))
 
     async def _uncordon(self, kube: Kube) -> float:
-        name = self._agent.node.name
-        if await uncordon(kube, name, self._settings.cordon_annotation):
-            self._report("node-uncordoned", f"Node {name} is uncordoned")
+        if await uncordon(kube, self._agent, self._settings.cordon_annotation):
+            self._report("node-uncordoned", f"Node {self._agent.node.name} is uncordoned")
         return NEVER
 
     # -- what is said -----------------------------------------------------------------------------

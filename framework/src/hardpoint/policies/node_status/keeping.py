@@ -175,20 +175,14 @@ class Keeping:
         return found
 
     def _complain(self, what: str, bad: tuple[str, ...], why: str) -> None:
-        source = f"{SOURCE}: {what}"
-        if bad:
-            more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-            self._faults.say(source, f"{', '.join(sorted(bad)[:_NAMED])}{more}: {why}")
-        else:
-            self._faults.clear(source)
+        more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        said = f"{', '.join(sorted(bad)[:_NAMED])}{more}: {why}" if bad else ""
+        self._faults.set(f"{SOURCE}: {what}", said)
 
     def _complain_of_others(self) -> None:
-        source = f"{SOURCE}: kept"
-        if self._contest.lasts:
-            why = "a webhook, another controller or a second agent of this node changes it"
-            self._faults.say(source, f"what is said of the Node does not stay so: {why}")
-        else:
-            self._faults.clear(source)
+        why = "a webhook, another controller or a second agent of this node changes it"
+        said = f"what is said of the Node does not stay so: {why}" if self._contest.lasts else ""
+        self._faults.set(f"{SOURCE}: kept", said)
 
     async def _tell(self) -> bool:
         """Tell what has happened, as Events of the Node, one at a time."""
